@@ -1,0 +1,194 @@
+/* attngen: an attention compiler.  The whole public interface.
+ *
+ * A *context* holds a target (a GPU or an architecture by name), the kernel cache and the last diagnostic.
+ * A *program* is a compiled spec + schedule: immutable, shared by any number of threads, freed with attngen_program_free.
+ * A *call* is a program bound to sizes; it is immutable after attngen_bind and may be launched from any number of threads.
+ *
+ * Conventions: out-parameters come first; every function that can fail returns attngen_status; free functions accept NULL.
+ * The library never prints and never exits; it reads the environment once, in attngen_create.
+ * Threads: one context is used by one thread at a time (its diagnostic is one buffer); everything else as said above. */
+#ifndef ATTNGEN_H
+#define ATTNGEN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ATTNGEN_VERSION_MAJOR 0
+#define ATTNGEN_VERSION_MINOR 1
+#define ATTNGEN_VERSION_PATCH 0
+#define ATTNGEN_VERSION_STRING "0.1.0"
+
+#if defined(_WIN32)
+#define ATTNGEN_API
+#else
+#define ATTNGEN_API __attribute__((visibility("default")))
+#endif
+
+/* Values are fixed; new ones are appended.  attngen_exit_code maps them to the exit codes of the command line. */
+typedef enum attngen_status {
+    ATTNGEN_OK = 0,
+    ATTNGEN_E_INVALID_ARG = -1, /* a call of this interface is wrong: null pointer, unknown name, size out of range */
+    ATTNGEN_E_SPEC = -2,        /* the spec or the schedule is wrong; attngen_errmsg has file:line:column */
+    ATTNGEN_E_UNSUPPORTED = -3, /* right, but not possible on this target */
+    ATTNGEN_E_COMPILE = -4,     /* NVRTC refused the generated code: a defect of attngen */
+    ATTNGEN_E_NO_NVRTC = -5,    /* NVRTC was needed and not found */
+    ATTNGEN_E_DRIVER = -6,      /* no CUDA driver or device, or the driver reported an error */
+    ATTNGEN_E_IO = -7,          /* file system */
+    ATTNGEN_E_NOMEM = -8,
+    ATTNGEN_E_CHECK = -9,       /* a simulated kernel broke its own protocol, or a checked result is wrong */
+    ATTNGEN_E_INTERNAL = -10
+} attngen_status;
+
+/* "ok", "invalid argument", ...: a static string. */
+ATTNGEN_API const char *attngen_strerror(attngen_status s);
+/* 0 fine; 1 check failed or internal; 2 usage; 3 spec or schedule; 4 not possible on this target; 5 NVRTC refused; 6 driver, device, files. */
+ATTNGEN_API int attngen_exit_code(attngen_status s);
+ATTNGEN_API const char *attngen_version(void);
+
+typedef struct attngen_context attngen_context;
+typedef struct attngen_program attngen_program;
+typedef struct attngen_call attngen_call;
+
+/* ---- context */
+
+typedef struct attngen_options {
+    uint32_t version;      /* ATTNGEN_OPTIONS_VERSION */
+    const char *arch;      /* "sm_80" ... "sm_90"; NULL: that of `device`, or sm_90 without a driver */
+    int device;            /* CUDA ordinal; used when a kernel is launched */
+    const char *cache_dir; /* NULL: $ATTNGEN_CACHE_DIR, $XDG_CACHE_HOME/attngen, ~/.cache/attngen; "" : no disk cache */
+    const char *nvrtc;     /* path of libnvrtc.so; NULL: searched, see attngen_doctor */
+    /* Warnings (an unwritable cache, a slow path taken), one line each, no newline.  NULL: dropped. */
+    void (*warn)(void *payload, const char *message);
+    void *payload;
+} attngen_options;
+#define ATTNGEN_OPTIONS_VERSION 1u
+#define ATTNGEN_OPTIONS_INIT {ATTNGEN_OPTIONS_VERSION, NULL, 0, NULL, NULL, NULL, NULL}
+
+ATTNGEN_API attngen_status attngen_create(attngen_context **out, const attngen_options *options /* NULL: defaults */);
+ATTNGEN_API void attngen_destroy(attngen_context *ctx);
+/* The whole diagnostic of the last failure in this context ("" if none); for spec errors all of them, with source lines and carets. */
+ATTNGEN_API const char *attngen_errmsg(const attngen_context *ctx);
+/* The architecture in use, e.g. "sm_90". */
+ATTNGEN_API const char *attngen_arch(const attngen_context *ctx);
+/* 1 if a CUDA driver and the device of the options are usable; 0 if not, and then *why (may be NULL) says why. */
+ATTNGEN_API int attngen_has_device(attngen_context *ctx, const char **why);
+
+/* ---- compile: text in, program out */
+
+typedef struct attngen_source {
+    const char *name; /* used in diagnostics only, e.g. the file name */
+    const char *text; /* need not end in NUL */
+    size_t len;
+} attngen_source;
+
+/* A name bound at compile time: "D", "Dv" (head dims, 1..256), "dtype" (value 16: f16, 17: bf16), or a scalar parameter of the spec. */
+typedef struct attngen_dim {
+    const char *name;
+    double value;
+} attngen_dim;
+#define ATTNGEN_F16 16
+#define ATTNGEN_BF16 17
+
+/* Compiles, or finds in memory or on disk, the kernels of `spec` under `schedule` (NULL: the shipped one that fits).
+ * D defaults to 128, Dv to D, dtype to bf16.  On success *out owns one reference; the same inputs give the same program. */
+ATTNGEN_API attngen_status attngen_compile(attngen_context *ctx, attngen_program **out, const attngen_source *spec,
+                                           const attngen_source *schedule, const attngen_dim *dims, size_t ndims);
+/* As attngen_compile, but stops at the CUDA text: needs neither NVRTC nor a driver.  attngen_simulate, attngen_reference and attngen_emit
+ * (all but ptx and cubin) work on such a program; attngen_launch does not. */
+ATTNGEN_API attngen_status attngen_lower(attngen_context *ctx, attngen_program **out, const attngen_source *spec,
+                                         const attngen_source *schedule, const attngen_dim *dims, size_t ndims);
+ATTNGEN_API void attngen_program_free(attngen_program *program);
+
+/* A shipped spec or schedule by name ("causal", "mma_d128"); *out points to static text. */
+ATTNGEN_API attngen_status attngen_shipped_spec(attngen_source *out, const char *name);
+ATTNGEN_API attngen_status attngen_shipped_schedule(attngen_source *out, const char *name);
+/* Names of what is shipped, NULL at and after the end. */
+ATTNGEN_API const char *attngen_shipped_spec_name(size_t index);
+ATTNGEN_API const char *attngen_shipped_schedule_name(size_t index);
+ATTNGEN_API const char *attngen_known_arch(size_t index);
+
+typedef enum attngen_artefact {
+    ATTNGEN_EMIT_SPEC,     /* the spec as understood, printed from its syntax tree */
+    ATTNGEN_EMIT_MATH,     /* Math IR after its last pass (or after `after_pass`) */
+    ATTNGEN_EMIT_TILE,     /* Tile IR, likewise */
+    ATTNGEN_EMIT_SCHEDULE, /* the closed schedule: every field, and who decided it */
+    ATTNGEN_EMIT_CU,       /* the CUDA file */
+    ATTNGEN_EMIT_PTX,      /* needs NVRTC */
+    ATTNGEN_EMIT_CUBIN     /* needs NVRTC */
+} attngen_artefact;
+/* Called with consecutive pieces; returns 0 to go on, anything else stops with ATTNGEN_E_IO. */
+typedef int (*attngen_sink)(void *payload, const void *data, size_t len);
+/* after_pass: a pass name for MATH and TILE ("simplify", "hoist", "ranges", "online"; "tile", "split", "pipeline", "place"), else NULL. */
+ATTNGEN_API attngen_status attngen_emit(attngen_context *ctx, const attngen_program *program, attngen_artefact what, const char *after_pass,
+                                        attngen_sink sink, void *payload);
+
+typedef struct attngen_info {
+    uint32_t version; /* set by the caller to ATTNGEN_INFO_VERSION */
+    const char *name, *arch, *schedule, *numerics;
+    int D, Dv, dtype;
+    int threads, shared_bytes, registers, spill_bytes; /* the last two 0 until compiled */
+    int from_disk_cache;
+} attngen_info;
+#define ATTNGEN_INFO_VERSION 1u
+ATTNGEN_API attngen_status attngen_program_info(const attngen_program *program, attngen_info *info);
+
+/* ---- bind: sizes in, call out */
+
+/* Sizes of one call.  Any B, Hq, Hkv, Sq, Sk >= 0 with Hq a multiple of Hkv; 0 anywhere: a launch that writes what there is to write. */
+typedef struct attngen_shape {
+    int64_t B, Hq, Hkv, Sq, Sk;
+    /* Position of query row 0 minus that of key 0.  ATTNGEN_ALIGN_END: Sk - Sq, the last query sees as far as the last key. */
+    int64_t offset;
+} attngen_shape;
+#define ATTNGEN_ALIGN_END INT64_MIN
+
+ATTNGEN_API attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attngen_program *program, const attngen_shape *shape);
+ATTNGEN_API void attngen_call_free(attngen_call *call);
+/* Exact bytes of device workspace that attngen_launch needs for this call (0 for the programs of this version). */
+ATTNGEN_API size_t attngen_workspace(const attngen_call *call);
+
+/* ---- launch */
+
+/* One argument: a tensor (data, dtype, strides in elements for its dims in order) or a scalar.
+ *   "q" [B, Hq, Sq, D]   "k" [B, Hkv, Sk, D]   "v" [B, Hkv, Sk, Dv]   "o" [B, Hq, Sq, Dv]   in the program's dtype, any strides (also 0 and negative for inputs)
+ *   "lse" [B, Hq, Sq] f32, optional: natural log of the softmax denominator, -inf for a row that sees no key
+ *   "scale" and the spec's scalar params: optional, with defaults; `scale` must be positive and finite */
+typedef struct attngen_arg {
+    const char *name;
+    void *data; /* tensors: device memory for launch, host memory for reference and simulate */
+    int64_t stride[4];
+    double scalar; /* scalars only, with data == NULL */
+} attngen_arg;
+
+/* Enqueues the kernels on `stream` (a CUstream / cudaStream_t; NULL: the legacy default stream) of the current context, or of the device's primary
+ * context if none is current.  Allocates nothing, does not synchronise, may be captured into a CUDA graph.  workspace: attngen_workspace bytes, 256-byte aligned. */
+ATTNGEN_API attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, void *workspace, size_t workspace_bytes, void *stream);
+/* What the last failure of attngen_launch in this thread was, and 0 or more notes on paths taken ("q: element-wise loads, stride of d is 2"). */
+ATTNGEN_API const char *attngen_launch_errmsg(void);
+/* Says in one line how `args` would be moved ("" if every tensor goes by 16-byte pieces); writes at most n bytes with NUL. */
+ATTNGEN_API attngen_status attngen_explain(const attngen_call *call, const attngen_arg *args, size_t nargs, char *buf, size_t n);
+
+/* The same call on host memory.  reference: double precision straight from the spec; simulate: the Tile IR with its tiles, rounding and
+ * protocol checks (ATTNGEN_E_CHECK and attngen_errmsg if the kernel breaks them). */
+ATTNGEN_API attngen_status attngen_reference(attngen_context *ctx, const attngen_call *call, const attngen_arg *args, size_t nargs);
+ATTNGEN_API attngen_status attngen_simulate(attngen_context *ctx, const attngen_call *call, const attngen_arg *args, size_t nargs);
+
+/* ---- the cache and the machine */
+
+/* Directory in use, "" if there is none. */
+ATTNGEN_API const char *attngen_cache_path(const attngen_context *ctx);
+/* Calls sink once per entry with one line of text. */
+ATTNGEN_API attngen_status attngen_cache_list(attngen_context *ctx, attngen_sink sink, void *payload);
+/* Removes every entry; *removed (may be NULL) counts them. */
+ATTNGEN_API attngen_status attngen_cache_clear(attngen_context *ctx, size_t *removed);
+/* What was found on this machine and where: NVRTC, driver, devices, cache; text lines to sink. */
+ATTNGEN_API attngen_status attngen_doctor(attngen_context *ctx, attngen_sink sink, void *payload);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,64 @@
+/* compile.h: texts in, program out; the list of passes (compile.c). */
+#ifndef AG_COMPILE_H
+#define AG_COMPILE_H
+
+#include "host.h"
+#include "tile_ir.h"
+
+/* Facts about the IRs that passes make, need and break; checked in debug builds. */
+enum {
+    FACT_LOWERED = 1 << 0,   /* Math IR is there */
+    FACT_SIMPLE = 1 << 1,    /* folded; exponentials are base 2, positive factors outside of maxima */
+    FACT_AXES = 1 << 2,      /* Node.axes is right */
+    FACT_RANGE = 1 << 3,     /* Math.range is right */
+    FACT_STREAM = 1 << 4,    /* no reduction over k is left; streams hold them */
+    FACT_TILED = 1 << 5,     /* Tile IR is there, synchronous and single-stage */
+    FACT_SPLIT = 1 << 6,     /* masked and plain steps are told apart */
+    FACT_PIPELINED = 1 << 7, /* copies are asynchronous and ordered by waits and barriers */
+    FACT_PLACED = 1 << 8     /* shared-memory map, swizzles and arguments are set */
+};
+
+/* One function being compiled. */
+typedef struct Fn {
+    Diag *d;
+    const Spec *spec;
+    const Schedule *sched; /* closed */
+    const Target *target;
+    Math *math;
+    Kernel *kernel;
+    unsigned facts;
+} Fn;
+
+/* Math IR */
+void ag_pass_simplify(Fn *fn);
+void ag_pass_hoist(Fn *fn);
+void ag_pass_ranges(Fn *fn);
+void ag_pass_online(Fn *fn);
+/* Tile IR */
+void ag_pass_tile(Fn *fn);
+void ag_pass_split(Fn *fn);
+void ag_pass_pipeline(Fn *fn);
+void ag_pass_place(Fn *fn);
+
+typedef struct Pass {
+    const char *name;
+    void (*run)(Fn *fn);
+    bool tile; /* leaves a Tile IR */
+    unsigned needs, makes, breaks;
+} Pass;
+extern const Pass ag_pass[]; /* in order; ends with name NULL */
+
+/* A compilation that lives as long as its program: arena, IRs, text. */
+typedef struct Compilation {
+    Diag diag;
+    Fn fn;
+    Schedule *sched;
+    Buf cu;
+    ProgramMeta meta;
+} Compilation;
+
+/* Everything up to the CUDA text.  NULL only if out of memory; else look at (*out)->diag.status.  after: stop after this pass (no text then); NULL: all. */
+Compilation *ag_compile_text(const attngen_source *spec, const attngen_source *schedule, const char *arch, const attngen_dim *dims, size_t ndims,
+                             const char *after);
+void ag_compilation_free(Compilation *c);
+#endif

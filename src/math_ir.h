@@ -1,0 +1,73 @@
+/* math_ir.h: the Math IR, what is computed.  A DAG of nodes over the axes b h g q k d; see docs/design.md.
+ *
+ * Softmax is no primitive: lowering writes max, subtract, exp, sum, multiply; the online pass derives the one-pass form. */
+#ifndef AG_MATH_IR_H
+#define AG_MATH_IR_H
+
+#include "input.h"
+#include "node.h"
+
+enum { TEN_Q, TEN_K, TEN_V, TEN_O, TEN_LSE, TEN_COUNT };
+typedef struct MathTensor {
+    const char *name;
+    DType type;
+    int rank;
+    Axis axis[4]; /* q: b h q d; k, v: b g k d; o: b h q d; lse: b h q */
+    Size size[4]; /* extent of each dim */
+    bool output, optional;
+} MathTensor;
+
+/* One value carried over a stream of keys.  After step t over a set of keys:  new = combine(old * factor, reduce over the step's keys of body).
+ * body and factor read other carries as CARRY (new) and CARRY old. */
+typedef struct Carry {
+    Str name;      /* "mx", "den", "acc" */
+    Op combine;    /* OP_RMAX or OP_RSUM */
+    Ref reduce;    /* the reduction node it computes */
+    Ref body;      /* varies with k */
+    Ref factor;    /* what `old` is multiplied by when its reference moves; 0: nothing */
+    int reference; /* carry whose value the body is relative to; -1: none */
+    double init;   /* identity of combine */
+    uint8_t axes;  /* of the carried value */
+    Str law;       /* which laws gave the factor, for the dump */
+} Carry;
+
+/* One pass over an axis: the carries in an order such that each reads only earlier ones. */
+typedef struct Stream {
+    Axis axis; /* AX_K */
+    Carry *carry;
+    int ncarry;
+} Stream;
+
+/* Which keys matter to query positions [AXISMIN q, AXISMAX q], as int nodes over these, sizes and int params.  0 = unbounded on that side.
+ * need: outside [need_lo, need_hi) every key is hidden from all of them.  plain: inside [plain_lo, plain_hi) every key is visible to all of them;
+ * never_plain: no such range is known. */
+typedef struct KeyRange {
+    Ref mask; /* bool node; 0: every key is visible */
+    Ref need_lo, need_hi, plain_lo, plain_hi;
+    bool never_plain, never_needed; /* never_needed: the mask is constant false */
+} KeyRange;
+
+typedef struct MathOut {
+    int tensor;
+    Ref value; /* after online: in terms of CARRY (final) */
+} MathOut;
+
+typedef struct Math {
+    Diag *d;
+    const Spec *spec;
+    Nodes nodes;
+    MathTensor tensor[TEN_COUNT];
+    MathOut out[2];
+    int nout;
+    KeyRange range;
+    Stream *stream;
+    int nstream;
+} Math;
+
+/* ---- lower.c: Spec -> Math (naive, whole-tensor) */
+Math *ag_lower(Diag *d, const Spec *spec);
+/* ---- math_dump.c, math_check.c */
+void ag_math_dump(Buf *out, const Math *m);
+/* Verifies types, operands, axes, subscripts, streams; reports with ag_internal.  `facts`: what passes so far have made, see compile.h. */
+void ag_math_check(const Math *m, unsigned facts);
+#endif

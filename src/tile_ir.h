@@ -1,0 +1,152 @@
+/* tile_ir.h: the Tile IR, how one kernel computes it.  Structured code over tiles in named spaces; complete: the emitter prints it, the simulator runs it, and
+ * nothing else is consulted. */
+#ifndef AG_TILE_IR_H
+#define AG_TILE_IR_H
+
+#include "jit.h"
+#include "math_ir.h"
+
+/* ---- values */
+typedef enum Space {
+    SPACE_SHARED, /* rows x cols of `type`, `stages` copies, in shared memory */
+    SPACE_FRAG,   /* rows x cols spread over the registers of a role's warps; each warp owns rows / warps consecutive rows */
+    SPACE_ROW,    /* one float per row, in registers of the lanes that own the row */
+    SPACE_SCALAR  /* one int (or float, bool) per block, the same in every thread */
+} Space;
+typedef enum Layout { LAYOUT_NONE, LAYOUT_ACC, LAYOUT_A } Layout; /* fragments of m16n8k16: accumulator, or A operand */
+
+typedef struct Val {
+    Str name;
+    Space space;
+    DType type;         /* shared and fragments */
+    Type scalar;        /* SPACE_SCALAR */
+    int rows, cols;
+    Layout layout;      /* fragments */
+    int stages;         /* shared: >= 1 */
+    int swizzle;        /* shared, set by place: 0..3 bits of the 16-byte piece index are xor-ed, see docs/design.md; -1 before */
+    int offset, bytes;  /* shared, set by place: of stage 0, of one stage; -1 before */
+    int over;           /* shared: its bytes may overlap those of earlier values (it is used after their last use); -1: no */
+    bool partial;       /* rows: each lane of a quad holds its own part of the sum until TI_TOTAL */
+    int reference;      /* carried values: the row value (running maximum) that the content is relative to; -1 */
+    int carry;          /* index of the Math carry it holds, -1 */
+    Span span;
+} Val;
+
+/* ---- instructions */
+typedef enum TileOp {
+    TI_LET,      /* scalar dst = e[0] */
+    TI_LOOP,     /* for dst: step +1: e[0] <= dst < e[1] upwards; step -1: e[0] > dst >= e[1] downwards (e[0] exclusive upper, e[1] lower); body */
+    TI_IF,       /* if e[0] (uniform bool): body */
+    TI_FILL,     /* dst (fragment or row) = e[0] (constant) */
+    TI_COPY,     /* shared dst [stage e[0]] = rows e[1] .. e[1]+rows of tensor a at batch e[3], head e[4]; rows >= e[2] and columns past the tensor's are zero;
+                    async: by cp.async in the open group, else complete at the next barrier */
+    TI_COMMIT,   /* closes the open cp.async group */
+    TI_WAIT,     /* until at most n of this thread's groups are unfinished */
+    TI_SYNC,     /* barrier n: all threads of the roles taking part */
+    TI_LOAD,     /* fragment dst (A operand) = shared a [stage e[0]] */
+    TI_MMA,      /* fragment dst (accumulator) += a x b; a: shared [stage e[1]] or A fragment; b: shared [stage e[0]], rows are keys.
+                    trans: dst = a b^T (b's rows are dst's columns), else dst = a b (b's rows are summed over).  zero: dst is cleared first */
+    TI_MAP,      /* dst (fragment or row) = e[0] at each element, rounded to dst's type.  In e[0]: VAL of a fragment is its element at the same place, VAL of a
+                    row the row's value; AXIS q = e[1] + row, AXIS k = e[2] + column (positions) */
+    TI_REDUCE,   /* row dst = reduce (OP_RMAX or OP_RSUM, in `reduce`) over the columns of fragment a, combined with row b (-1: none).
+                    dst partial: each lane sums what it holds; else across the quad */
+    TI_TOTAL,    /* row dst = sum over the quad of partial row a */
+    TI_STORE,    /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = fragment a rounded to the tensor's type; through shared b, or directly (b = -1) */
+    TI_STORE_ROW /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = row a, if the tensor was given */
+} TileOp;
+extern const char *const ag_tile_op_name[];
+
+typedef struct Ins Ins;
+typedef struct Block {
+    Ins *first, *last;
+} Block;
+struct Ins {
+    TileOp op;
+    int dst, a, b; /* values (a of TI_COPY: tensor); -1: none */
+    int n;         /* TI_WAIT: groups; TI_SYNC: barrier; TI_STORE, TI_STORE_ROW: tensor; TI_LOOP: step */
+    Op reduce;
+    bool async, trans, zero;
+    Ref e[5];
+    Block body;
+    Span span;        /* what in the spec or schedule it comes from */
+    const char *note; /* a short comment for readers of the code; static text */
+    Ins *prev, *next;
+};
+
+typedef enum BarrierKind { BARRIER_BLOCK } BarrierKind; /* __syncthreads */
+typedef struct Barrier {
+    const char *name;
+    BarrierKind kind;
+} Barrier;
+
+typedef struct Role {
+    const char *name; /* "all" on the portable path */
+    int warp0, warps;
+    Block body;
+} Role;
+
+typedef struct KernelTensor {
+    const char *name;
+    DType type;
+    int rank;
+    int cols;       /* extent of the last dim of a rank-4 tensor (D or Dv) */
+    Size rows, heads; /* extents of dims 2 and 1 */
+    bool output, optional, used;
+} KernelTensor;
+
+/* What plain steps may take for granted, see split. */
+typedef struct Kernel {
+    Diag *d;
+    Arena *arena;
+    const Spec *spec;       /* names of parameters, for printing */
+    const Schedule *sched;
+    const Target *target;
+    Str name;               /* extern "C" symbol */
+    Nodes nodes;
+    Val *val;
+    int nval, capval;
+    KernelTensor tensor[TEN_COUNT];
+    Role role[2];
+    int nrole;
+    Barrier barrier[2];
+    int nbarrier;
+    int threads, per_sm;
+    int shared_bytes;       /* set by place */
+    Ref blocks;             /* launch formula over SIZE nodes */
+    Ref guard;              /* bool node: the mask with the bound of the key axis; true on plain steps */
+    int key_loop;           /* value that counts key tiles (dst of its TI_LOOP) */
+    Ref lo, hi, plain_lo, plain_hi; /* VALs: key tiles [lo, hi) are visited, [plain_lo, plain_hi) need no mask */
+    Slot slot[META_SLOTS];  /* argument struct, set by place */
+    int nslot, param_bytes;
+    Str numerics;           /* class, e.g. "f32acc-ex2-n64" */
+} Kernel;
+
+/* ---- tile.c: building and editing */
+Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name);
+int ag_val(Kernel *k, Val v); /* adds a value, returns its index */
+int ag_val_scalar(Kernel *k, const char *name, Type t);
+Ins *ag_ins(Kernel *k, TileOp op, int dst); /* fresh, unlinked; operands -1 */
+void ag_block_append(Block *b, Ins *i);
+void ag_block_insert_before(Block *b, Ins *at, Ins *i); /* at NULL: at the end */
+void ag_block_insert_after(Block *b, Ins *at, Ins *i);  /* at NULL: at the start */
+void ag_block_remove(Block *b, Ins *i);
+Ins *ag_ins_clone(Kernel *k, const Ins *i); /* deep */
+Ref ag_kval(Kernel *k, int val);            /* VAL node of a value */
+
+/* ---- tile_dump.c, tile_check.c */
+void ag_tile_dump(Buf *out, const Kernel *k);
+/* Verifies spaces, shapes, layouts, operand order, uniformity of conditions, partial rows not read as totals; reports with ag_internal. */
+void ag_tile_check(const Kernel *k, unsigned facts);
+/* ---- emit.c */
+void ag_emit(Buf *out, const Kernel *k);
+/* ---- meta.c: what the runtime needs */
+void ag_program_meta(ProgramMeta *out, const Kernel *k);
+
+/* ---- simulate.c
+ * Runs the kernel for every block of the launch on host tensors, with its tiles, rounding points and synchronisation.  Roles are coroutines.
+ * Returns false and one message ("simulated block 3 (m 1, h 0, b 0): copy K [stage 1]: ...") at the first protocol error:
+ * read before the data arrives, overwrite before release, out of bounds, deadlock, unwritten output, stale reference (rescale missing), a visible key not
+ * visited, a hidden key not masked, a key visited twice. */
+struct HostCall;
+bool ag_simulate(const Kernel *k, const struct HostCall *call, Buf *message);
+#endif
