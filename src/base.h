@@ -46,7 +46,9 @@ bool ag_str_is(Str a, const char *cstr);
 Str ag_str_copy(Arena *a, Str s);                      /* NUL-terminated copy */
 Str ag_fmt(Arena *a, const char *fmt, ...) PRINTF(2, 3); /* formatted, NUL-terminated */
 Str ag_vfmt(Arena *a, const char *fmt, va_list ap);
-Str ag_clip(Arena *a, Str s); /* s for use in a message: at most 40 bytes, then "..." */
+Str ag_clip(Arena *a, Str s); /* s for use in a message: at most 40 bytes, then "..."; NUL-terminated */
+/* Length in bytes of the UTF-8 character at s[0..n), n > 0, and its number in *code; 0 if the bytes are none (overlong, surrogate, cut off). */
+uint32_t ag_utf8(const char *s, size_t n, uint32_t *code);
 /* The candidate nearest to `word` by edit distance, or NULL if none is near enough to suggest.  names ends with NULL. */
 const char *ag_nearest(Str word, const char *const *names);
 

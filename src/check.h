@@ -42,4 +42,9 @@ typedef struct CheckReport {
 
 /* ATTNGEN_OK: every case passed.  ATTNGEN_E_CHECK: some failed (each was reported to done).  Else the spec, the schedule or the machine: attngen_errmsg. */
 attngen_status ag_check(attngen_context *ctx, const CheckOptions *opt, CheckReport *report);
+
+/* visible.c: the share of the B*Hq*Sq*Sk query-key pairs that the spec's mask lets through, from up to 64 query rows at even distances; `set` are
+ * scalars given at launch.  Counts the arithmetic that a kernel has to do. */
+attngen_status ag_visible_share(double *out, const attngen_source *spec, const attngen_dim *dims, size_t ndims, const attngen_shape *shape,
+                                const attngen_arg *set, size_t nset);
 #endif

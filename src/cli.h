@@ -21,7 +21,7 @@ typedef struct List {
 typedef struct Cli {
     const char *pos[2]; /* positional arguments */
     const char *schedule, *arch, *as, *after, *out, *dtype, *out_dtype, *only, *completion;
-    List dims, in, outs, set;
+    List dims, ins, outs, set;
     bool help, man, full, gpu, no_gpu, cpu, reference, json;
     int64_t seed, device, B, heads, kv_heads, sq, sk, offset, runs;
 } Cli;
@@ -62,8 +62,9 @@ int cli_error(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3
 int cli_fail(const attngen_context *ctx, attngen_status s);
 /* The word of a blank-separated list, or of a NULL-terminated table, that `given` is nearest to: " (did you mean `x`?)" or "". */
 void cli_hint(char *out, size_t n, const char *given, const char *words);
-/* The line on stderr that long work rewrites; nothing unless stderr is a terminal.  "" removes it. */
+/* The line on stderr that long work rewrites; nothing unless stderr is a terminal. */
 void cli_progress(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void cli_progress_clear(void);
 
 /* ---- cli_source.c: what a verb works on */
 typedef struct Job {
@@ -72,13 +73,13 @@ typedef struct Job {
     const attngen_source *schedule_or_null;
     attngen_dim dim[CLI_LIST + 4];
     size_t ndim;
-    void *owned[2];
+    void *owned[3]; /* text of the spec, names of the dims, text of the schedule */
 } Job;
 /* Reads SPEC, -s and -D and makes the context; cli_job_close works after a failure too. */
 int cli_job_open(Job *job, const Cli *cli);
 void cli_job_close(Job *job);
-void cli_job_dim(Job *job, const char *name, double value); /* unless -D has set it */
-double cli_job_has(const Job *job, const char *name, double otherwise);
+double cli_job_get(const Job *job, const char *name, double otherwise); /* what -D or cli_job_set gave */
+void cli_job_set(Job *job, const char *name, double value);             /* unless -D has */
 int cli_context(attngen_context **out, const Cli *cli, bool say_arch);
 int cli_dtype(const char *name); /* ATTNGEN_F16, ATTNGEN_BF16, or 0 */
 /* Splits "name=value"; value points into text. */

@@ -50,15 +50,24 @@ extern const Pass ag_pass[]; /* in order; ends with name NULL */
 
 /* A compilation that lives as long as its program: arena, IRs, text. */
 typedef struct Compilation {
-    Diag diag;
+    Diag diag; /* file[1]: the spec, file[2]: the schedule, given or shipped */
     Fn fn;
     Schedule *sched;
+    attngen_dim *dims; /* copies */
+    size_t ndims;
     Buf cu;
     ProgramMeta meta;
+    const char *schedule_name, *numerics; /* NUL-terminated */
+    bool shipped;                         /* the schedule is a shipped one to the byte */
 } Compilation;
 
-/* Everything up to the CUDA text.  NULL only if out of memory; else look at (*out)->diag.status.  after: stop after this pass (no text then); NULL: all. */
+/* Everything up to the CUDA text.  NULL only if out of memory; else look at diag.status of the result.  after: stop after this pass ("lower": before the
+ * first), no text then; NULL: all. */
 Compilation *ag_compile_text(const attngen_source *spec, const attngen_source *schedule, const char *arch, const attngen_dim *dims, size_t ndims,
                              const char *after);
+/* The same inputs once more, up to pass `after`. */
+Compilation *ag_compile_again(const Compilation *c, const char *after);
 void ag_compilation_free(Compilation *c);
+/* What a program was made from (api.c). */
+const Compilation *ag_program_compilation(const attngen_program *program);
 #endif

@@ -5,8 +5,9 @@
 #include "op.h"
 
 /* ---- doc.c: strict YAML subset from libyaml events
- * Rejected, each with its own message: anchors, aliases, merge keys, tags, a second document, duplicate keys, non-scalar keys, NUL, invalid UTF-8,
- * directives other than %YAML 1.1/1.2, depth > 32, file > 1 MiB, nodes > 20 000, scalar > 64 KiB. */
+ * Rejected, each with its own message: anchors, aliases, merge keys, tags, a second document, duplicate keys, empty and non-scalar keys, NUL,
+ * control characters, invalid UTF-8, UTF-16, directives other than %YAML 1.1/1.2, depth > 32, file > 1 MiB, nodes > 20 000, scalar > 64 KiB.
+ * A UTF-8 byte order mark is skipped. */
 typedef enum DocKind { DOC_SCALAR, DOC_LIST, DOC_MAP } DocKind;
 typedef struct Doc Doc;
 struct Doc {
@@ -14,7 +15,7 @@ struct Doc {
     Span span;            /* scalars: the text without quotes; collections: their first line */
     Str text;             /* scalars */
     bool quoted;          /* scalars: was in quotes, so it is text and nothing else */
-    const uint32_t *map;  /* scalars: source offset of each byte of text, or NULL if text[i] is at span.off + i */
+    const uint32_t *map;  /* scalars: source offset of each byte of text and of its end (text.n + 1 entries), or NULL if text[i] is at span.off + i */
     Doc **item;           /* lists and maps: values */
     Doc **key;            /* maps: keys (scalars) */
     int n;
@@ -23,7 +24,8 @@ struct Doc {
 Doc *ag_doc_parse(Diag *d, uint16_t file);
 Doc *ag_doc_get(const Doc *map, const char *key); /* NULL if absent */
 Span ag_doc_sub(const Doc *scalar, int from, int len); /* span of text[from .. from+len) in the source */
-/* Typed reading; each reports and returns false if the scalar is not of the type.  Ranges inclusive. */
+/* ---- doc_read.c
+ * Typed reading; each reports and returns false if the scalar is not of the type.  Ranges inclusive. */
 bool ag_doc_int(Diag *d, const Doc *x, const char *what, int64_t min, int64_t max, int64_t *out);
 bool ag_doc_float(Diag *d, const Doc *x, const char *what, double *out); /* finite */
 bool ag_doc_bool(Diag *d, const Doc *x, const char *what, bool *out);    /* exactly true / false; yes, no, on, off get a hint */
@@ -123,6 +125,17 @@ typedef enum FieldId {
     F_COUNT
 } FieldId;
 
+/* What schedule.def says of each field. */
+typedef enum FieldKind { FIELD_INT, FIELD_BOOL, FIELD_ENUM } FieldKind;
+enum { FIELD_AUTO = -1 }; /* as a default: closed by a rule */
+typedef struct FieldInfo {
+    const char *path;
+    FieldKind kind;
+    int min, max, step, deflt;
+    const char *names, *doc; /* names: values of an enum, separated by blanks */
+} FieldInfo;
+extern const FieldInfo ag_field[F_COUNT];
+
 typedef struct Schedule {
     Str name, notes;
     Field f[F_COUNT];
@@ -133,12 +146,14 @@ typedef struct Schedule {
     int order[3];             /* grid.order, fastest first: AX_Q (written m), AX_H, AX_B */
     Span order_span;
 } Schedule;
-/* Reads and checks one file against its table. */
+/* Reads and checks one file against its table.  NULL after errors. */
 Schedule *ag_schedule_read(Diag *d, uint16_t file);
-/* Closes every `auto` for this spec and target and checks that the schedule applies to them (arch, head dim). */
+/* ---- schedule_close.c
+ * Closes every `auto` for this spec and target and checks that the schedule applies to them (arch, head dim). */
 void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t);
-void ag_schedule_print(Buf *out, const Schedule *s); /* closed form: YAML that reads back, a comment per field saying who decided it */
-/* Name of the shipped schedule for this spec and target, NULL if there is none. */
+void ag_schedule_print(Buf *out, const Schedule *s); /* schedule_print.c: closed form: YAML that reads back, a comment per field saying who decided it */
+/* Name of the shipped schedule for this spec and target, NULL if there is none: of those whose target.arch has the target and whose
+ * applies_to.head_dim has max(D, Dv), the first by name. */
 const char *ag_schedule_default(const Spec *spec, const Target *t);
 
 /* ---- shipped.c: specs/, schedules/ and templates/, embedded at build time */

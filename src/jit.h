@@ -12,16 +12,20 @@
 typedef struct Err {
     char text[2048]; /* "" when there is none */
 } Err;
+/* Writes the sentence (cut with "..." if too long; e may be NULL) and returns s. */
 attngen_status ag_err(Err *e, attngen_status s, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* ---- what a kernel needs to be launched: plain data, stored in the cache as it is (format version in cache.c) */
+/* ---- meta.c: what a kernel needs to be launched: plain data, stored in the cache as it is (format version in cache.c).
+ * Its bytes are part of the cache key: zero the whole struct before filling it. */
 
 /* Integer formula over the sizes, in postfix. */
 typedef enum FormulaOp { FO_END, FO_CONST, FO_SIZE, FO_ADD, FO_SUB, FO_MUL, FO_CEILDIV, FO_MIN, FO_MAX } FormulaOp;
 typedef struct Formula {
     int32_t op[24]; /* FO_CONST and FO_SIZE are followed by their operand; SIZE operands are SZ_* of op.h */
 } Formula;
-int64_t ag_formula(const Formula *f, const int64_t *sizes); /* sizes indexed by SZ_*; saturates at INT64_MAX */
+/* sizes indexed by SZ_*; every step saturates at the int64 limits.  Division by <= 0, a stack that runs empty or is left with other than one
+ * value: INT64_MAX. */
+int64_t ag_formula(const Formula *f, const int64_t *sizes);
 
 typedef enum SlotKind {
     SLOT_POINTER, /* device address of tensor `index` */
@@ -36,7 +40,7 @@ typedef struct Slot {
     uint16_t kind, index, dim, offset; /* offset in bytes */
 } Slot;
 
-enum { META_TENSORS = 16, META_SCALARS = 32, META_SLOTS = 128, META_NAME = 64 };
+enum { META_TENSORS = 16, META_SCALARS = 32, META_SLOTS = 128, META_NAME = 64, META_PARAM_BYTES = 4096, META_THREADS = 1024 };
 
 typedef struct TensorMeta {
     char name[META_NAME];
@@ -66,12 +70,22 @@ typedef struct ProgramMeta {
     ScalarMeta scalar[META_SCALARS];
     KernelMeta kernel[META_KERNELS];
 } ProgramMeta;
+/* Whether every count, index, offset and name of m is in range, so that launch.c may use it unchecked. */
+bool ag_meta_valid(const ProgramMeta *m);
 
 /* ---- nvrtc.c */
 typedef struct Nvrtc Nvrtc;
-/* Finds the library without opening it: explicit path, $ATTNGEN_NVRTC, $CUDA_HOME, the loader's path, toolkit folders, Python wheels' nvidia/cu13/lib.
- * id: what distinguishes this compiler (real file name and size), part of the cache key; log (may be NULL) gets a line per place looked at. */
-attngen_status ag_nvrtc_find(const char *explicit_path, char path[4096], char id[256], char *log, size_t nlog, Err *e);
+/* Copies of the environment's answers, made by attngen_create; NULL if unset. */
+typedef struct NvrtcEnv {
+    const char *attngen_nvrtc, *cuda_home, *ld_library_path, *virtual_env, *conda_prefix, *home;
+} NvrtcEnv;
+/* Finds the library by path, without opening it: explicit path, $ATTNGEN_NVRTC (each a file or a folder; if it is given, nothing else is looked at),
+ * $CUDA_HOME, nvrtc/ beside the program or library, the loader's path, toolkit folders, Python wheels.  The table is in nvrtc.c.
+ * id: what distinguishes this compiler (real file name, size, a hash of its ends), part of the cache key; log (may be NULL) gets a line per place looked at. */
+attngen_status ag_nvrtc_find(const char *explicit_path, const NvrtcEnv *env, char path[4096], char id[256], char *log, size_t nlog, Err *e);
+/* Options that change the result, without the architecture; ends with NULL. */
+extern const char *const ag_nvrtc_options[];
+/* 12.3 or newer, else ATTNGEN_E_NO_NVRTC.  ag_nvrtc_close leaves the library itself loaded. */
 attngen_status ag_nvrtc_open(Nvrtc **out, const char *path, Err *e);
 void ag_nvrtc_close(Nvrtc *n);
 void ag_nvrtc_version(const Nvrtc *n, int *major, int *minor);
@@ -79,26 +93,32 @@ typedef struct Compiled {
     void *image; /* malloc'ed */
     size_t size;
     char *log;   /* malloc'ed, NUL-terminated: ptxas resource report and warnings */
-    int registers, spill_bytes; /* of the worst kernel, read from the ptxas report */
+    int registers, spill_bytes; /* per thread, stores + loads, of the worst kernel, read from the ptxas report; 0 for PTX */
 } Compiled;
-/* ptx: PTX text instead of a cubin.  ATTNGEN_E_COMPILE: e has the head of the log.  A ptxas warning C75xx is ATTNGEN_E_COMPILE too. */
+/* ptx: PTX text (NUL-terminated, size without it) instead of a cubin.  ATTNGEN_E_COMPILE: e has the head of the log, out->log all of it; a ptxas
+ * warning C75xx (serialised wgmma, ignored setmaxnreg) is one.  ATTNGEN_E_UNSUPPORTED: this NVRTC does not know the architecture.
+ * *out is to be freed whatever is returned. */
 attngen_status ag_nvrtc_compile(Nvrtc *n, const char *source, const char *arch, bool ptx, Compiled *out, Err *e);
 void ag_compiled_free(Compiled *c);
+/* Reads a ptxas report.  warning (may be NULL) gets the first line with a C75xx, "" if there is none. */
+void ag_ptxas_report(const char *log, int *registers, int *spill_bytes, char *warning, size_t n);
 
 /* ---- cache.c: one file per entry, 128-bit XXH3 names, atomic publish */
 typedef struct Cache Cache;
 typedef struct CacheKey {
-    uint8_t h[16];
+    uint8_t h[16];  /* XXH3-128 of text: the name of the entry */
+    char text[768]; /* every field in clear, one "name value" a line; source and metadata as length and XXH3-128.  Compared on load. */
 } CacheKey;
-/* dir NULL: from `env` (a copy of the environment's answers made by attngen_create); "" : none.  Never fails: an unusable folder gives a cache that
- * always misses, and one warning. */
+/* dir NULL: from `env` (a copy of the environment's answers made by attngen_create); "" (also $ATTNGEN_CACHE_DIR=""): none.  Never fails: an unusable
+ * folder gives a cache that always misses, and one warning.  The folder is made by the first store. */
 typedef struct CacheEnv {
     const char *attngen_cache_dir, *xdg_cache_home, *home; /* NULL if unset */
 } CacheEnv;
-Cache *ag_cache_open(const char *dir, const CacheEnv *env, void (*warn)(void *, const char *), void *payload);
+Cache *ag_cache_open(const char *dir, const CacheEnv *env, void (*warn)(void *, const char *), void *payload); /* NULL: out of memory; every function takes it */
 void ag_cache_close(Cache *c);
 const char *ag_cache_dir(const Cache *c); /* "" if there is none */
-CacheKey ag_cache_key(const char *source, size_t len, const char *arch, const char *nvrtc_id); /* + options, format version, attngen version */
+/* Of everything that the entry depends on: these, ag_nvrtc_options, the format version and the version of attngen. */
+CacheKey ag_cache_key(const char *source, size_t len, const ProgramMeta *meta, const char *arch, const char *nvrtc_id);
 typedef struct CacheEntry {
     ProgramMeta meta;
     void *cubin; /* malloc'ed */
@@ -107,10 +127,10 @@ typedef struct CacheEntry {
 } CacheEntry;
 bool ag_cache_load(Cache *c, const CacheKey *key, CacheEntry *out);        /* false: a miss, also for a damaged entry (which is removed) */
 void ag_cache_store(Cache *c, const CacheKey *key, const CacheEntry *e);   /* warns once per cache if it cannot */
-attngen_status ag_cache_list(Cache *c, attngen_sink sink, void *payload);
+attngen_status ag_cache_list(Cache *c, attngen_sink sink, void *payload);  /* a line with '\n' per entry, sorted by name */
 attngen_status ag_cache_clear(Cache *c, size_t *removed);
 
-/* ---- driver.c: libcuda.so.1 */
+/* ---- driver.c: libcuda.so.1; its functions are in cuda_api.h */
 typedef struct Driver Driver;
 attngen_status ag_driver_open(Driver **out, Err *e); /* once per process; shared; never closed */
 typedef struct DeviceInfo {
@@ -121,9 +141,12 @@ typedef struct DeviceInfo {
 attngen_status ag_driver_device(Driver *d, int ordinal, DeviceInfo *out, Err *e);
 int ag_driver_count(Driver *d);
 typedef struct Loaded Loaded; /* a cubin loaded with cuLibraryLoadData: valid in every context */
-attngen_status ag_driver_load(Driver *d, const void *cubin, size_t size, const ProgramMeta *m, Loaded **out, Err *e);
+/* m must outlive *out.  Loads the kernels into the current context (the primary one of `device` if none is current), so that the first launch there may
+ * be captured into a graph; on another device the first launch does that.  ATTNGEN_E_UNSUPPORTED: the device cannot run m->arch. */
+attngen_status ag_driver_load(Driver *d, int device, const void *cubin, size_t size, const ProgramMeta *m, Loaded **out, Err *e);
 void ag_driver_unload(Loaded *l);
-/* Enqueue kernel `index`; params: its argument struct of meta.param_bytes. */
+/* Enqueues kernel `index` in the current context, or in the primary one of `device` if none is current; params: its argument struct of param_bytes.
+ * blocks 0: nothing is launched.  Allocates nothing, takes no lock, does not synchronise. */
 attngen_status ag_driver_launch(Loaded *l, int device, int index, uint32_t blocks, const void *params, void *stream, Err *e);
 
 /* ---- launch.c: arguments -> argument struct -> launch */
@@ -135,8 +158,14 @@ typedef struct BoundArgs {
     double scalar[META_SCALARS];
     uint32_t vec; /* bit per tensor */
 } BoundArgs;
-/* Resolves names, checks what can be checked (missing q k v o, null data, strides of outputs that overlap, scale > 0), decides `vec`. */
+/* B, Hq, Hkv, Sq, Sk in 0..INT32_MAX, |off| <= 2^30, D and Dv those of m, the group, the grid of every kernel.  For attngen_bind. */
+attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *sizes, Err *e);
+/* Resolves names, checks what can be checked (missing q k v o, null data, strides of outputs that overlap, scale > 0), decides `vec`.
+ * sizes: checked before by ag_sizes_check. */
 attngen_status ag_args_bind(BoundArgs *out, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e);
+/* Launches every kernel of b->meta, which is that of l, in order on `stream`. */
+attngen_status ag_launch(Loaded *l, const BoundArgs *b, int device, void *stream, Err *e);
 void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params); /* writes k->param_bytes */
+/* "q: element-wise loads, stride of d is 2; o: ..."; "" if every tensor of rank 4 goes by 16-byte pieces. */
 void ag_args_explain(const BoundArgs *b, char *buf, size_t n);
 #endif

@@ -64,8 +64,14 @@ typedef struct Math {
     int nstream;
 } Math;
 
+/* Positions of queries and keys are in (-AG_POSITION_LIMIT, AG_POSITION_LIMIT), so that key ranges are exact in 32 bits, see pass_ranges.c. */
+enum { AG_POSITION_LIMIT = 1 << 29 };
+
 /* ---- lower.c: Spec -> Math (naive, whole-tensor) */
 Math *ag_lower(Diag *d, const Spec *spec);
+/* Rebuilds everything that m refers to in a fresh pool, folded, replacing nodes as ag_node_rebuild does; what nothing refers to is gone.
+ * swap (may be NULL) is called with old Refs and answers with Refs of *to. */
+void ag_math_rebuild(Math *m, Nodes *to, Ref (*swap)(void *payload, Ref r), void *payload);
 /* ---- math_dump.c, math_check.c */
 void ag_math_dump(Buf *out, const Math *m);
 /* Verifies types, operands, axes, subscripts, streams; reports with ag_internal.  `facts`: what passes so far have made, see compile.h. */

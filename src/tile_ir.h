@@ -29,6 +29,7 @@ typedef struct Val {
     bool partial;       /* rows: each lane of a quad holds its own part of the sum until TI_TOTAL */
     int reference;      /* carried values: the row value (running maximum) that the content is relative to; -1 */
     int carry;          /* index of the Math carry it holds, -1 */
+    bool nonneg;        /* scalars: known to be >= 0 */
     Span span;
 } Val;
 
@@ -94,7 +95,6 @@ typedef struct KernelTensor {
     bool output, optional, used;
 } KernelTensor;
 
-/* What plain steps may take for granted, see split. */
 typedef struct Kernel {
     Diag *d;
     Arena *arena;
@@ -115,7 +115,10 @@ typedef struct Kernel {
     Ref blocks;             /* launch formula over SIZE nodes */
     Ref guard;              /* bool node: the mask with the bound of the key axis; true on plain steps */
     int key_loop;           /* value that counts key tiles (dst of its TI_LOOP) */
-    Ref lo, hi, plain_lo, plain_hi; /* VALs: key tiles [lo, hi) are visited, [plain_lo, plain_hi) need no mask */
+    Ref lo, hi;             /* VALs: key tiles [lo, hi) are visited */
+    Ref clear_lo, clear_hi; /* keys between which the spec's mask is true for every query row of the tile; 0: unbounded */
+    bool never_clear;       /* there is no such range */
+    Ref plain_lo, plain_hi; /* VALs, set by split: key tiles [plain_lo, plain_hi) need no guard; 0: none are told apart */
     Slot slot[META_SLOTS];  /* argument struct, set by place */
     int nslot, param_bytes;
     Str numerics;           /* class, e.g. "f32acc-ex2-n64" */
@@ -132,6 +135,7 @@ void ag_block_insert_after(Block *b, Ins *at, Ins *i);  /* at NULL: at the start
 void ag_block_remove(Block *b, Ins *i);
 Ins *ag_ins_clone(Kernel *k, const Ins *i); /* deep */
 Ref ag_kval(Kernel *k, int val);            /* VAL node of a value */
+bool ag_nonneg(const Kernel *k, Ref r);     /* int node that is provably >= 0 */
 
 /* ---- tile_dump.c, tile_check.c */
 void ag_tile_dump(Buf *out, const Kernel *k);
@@ -139,7 +143,7 @@ void ag_tile_dump(Buf *out, const Kernel *k);
 void ag_tile_check(const Kernel *k, unsigned facts);
 /* ---- emit.c */
 void ag_emit(Buf *out, const Kernel *k);
-/* ---- meta.c: what the runtime needs */
+/* ---- kernel_meta.c: what the runtime needs */
 void ag_program_meta(ProgramMeta *out, const Kernel *k);
 
 /* ---- simulate.c

@@ -1,0 +1,92 @@
+/* api.h: what stands behind the handles of attngen.h (api.c, api_bind.c). */
+#ifndef AG_API_H
+#define AG_API_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "compile.h"
+
+/* The environment, copied by attngen_create; the names are in api.c. */
+typedef enum EnvVar {
+    ENV_CACHE_DIR,
+    ENV_XDG_CACHE_HOME,
+    ENV_HOME,
+    ENV_NVRTC,
+    ENV_CUDA_HOME,
+    ENV_LD_LIBRARY_PATH,
+    ENV_VIRTUAL_ENV,
+    ENV_CONDA_PREFIX,
+    ENV_COUNT
+} EnvVar;
+
+/* NVRTC as far as it was needed: found by path for the cache key, opened to compile. */
+typedef struct NvrtcState {
+    bool sought;
+    attngen_status status; /* of the search */
+    Err why;
+    char path[4096], id[256];
+    Nvrtc *open; /* NULL until something is compiled */
+} NvrtcState;
+
+/* A program by the hash of all that it was made from. */
+typedef struct Known {
+    uint64_t key[2];
+    uint64_t used; /* clock of the last use */
+    attngen_program *program;
+} Known;
+
+/* Programs that a context remembers; the least recently used one makes room.  Small enough that looking through all keys takes 0.1 us. */
+enum { MAX_KNOWN = 128 };
+
+struct attngen_context {
+    char arch[16];
+    const char *arch_from; /* who decided it, in words */
+    int device;
+    void (*warn)(void *, const char *);
+    void *payload;
+    char *nvrtc_option;
+    char *env[ENV_COUNT];
+    Cache *cache;
+    NvrtcState nvrtc;
+    Buf message;
+    Err no_device;
+    uint64_t clock;
+    int nknown;
+    Known known[MAX_KNOWN];
+};
+
+struct attngen_program {
+    atomic_int refs;
+    Compilation *lowered;
+    void *image; /* cubin; NULL: lowered only */
+    size_t size;
+    int registers, spill_bytes;
+    bool from_disk;
+    pthread_mutex_t lock; /* of `loaded` while it is NULL; it never changes after that */
+    Loaded *loaded;
+};
+
+struct attngen_call {
+    attngen_program *program;
+    int device;
+    int64_t size[SZ_COUNT];
+    size_t workspace;
+    uint32_t rank4; /* bit per tensor that should go by 16-byte pieces */
+    Loaded *loaded; /* NULL: see status and why */
+    attngen_status status;
+    Err why;
+};
+
+/* Sets the diagnostic of ctx (NULL: of this thread) and returns s. */
+attngen_status ag_fail(attngen_context *ctx, attngen_status s, const char *fmt, ...) PRINTF(3, 4);
+attngen_status ag_fail_err(attngen_context *ctx, attngen_status s, const Err *e);
+void ag_warn(const attngen_context *ctx, const char *fmt, ...) PRINTF(2, 3);
+
+NvrtcEnv ag_context_nvrtc_env(const attngen_context *ctx);
+/* NVRTC's path and id, searched once. */
+attngen_status ag_context_find_nvrtc(attngen_context *ctx);
+/* And opened. */
+attngen_status ag_context_open_nvrtc(attngen_context *ctx);
+attngen_program *ag_program_ref(const attngen_program *program);
+#endif

@@ -1,0 +1,187 @@
+/* api_bind.c: sizes to a call, and what can be done with a call: launch, explain, reference, simulate. */
+#include "api.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- bind */
+
+/* Loads the cubin for every call of the program, once; a failure is tried again by the next bind. */
+static attngen_status load(attngen_program *p, int device, Loaded **out, Err *e) {
+    Driver *driver;
+    attngen_status s = ATTNGEN_OK;
+    if (!p->image) return ag_err(e, ATTNGEN_E_INVALID_ARG, "the program was made by attngen_lower: it has no kernel to launch");
+    pthread_mutex_lock(&p->lock);
+    if (!p->loaded) {
+        s = ag_driver_open(&driver, e);
+        if (s == ATTNGEN_OK) s = ag_driver_load(driver, device, p->image, p->size, &p->lowered->meta, &p->loaded, e);
+    }
+    *out = p->loaded;
+    pthread_mutex_unlock(&p->lock);
+    return s;
+}
+
+static void set_sizes(int64_t size[SZ_COUNT], const attngen_shape *shape, const Spec *spec) {
+    size[SZ_B] = shape->B;
+    size[SZ_HQ] = shape->Hq;
+    size[SZ_HKV] = shape->Hkv;
+    size[SZ_SQ] = shape->Sq;
+    size[SZ_SK] = shape->Sk;
+    size[SZ_OFF] = shape->offset;
+    size[SZ_D] = spec->D;
+    size[SZ_DV] = spec->Dv;
+    /* Lengths out of range are refused later; the difference must not overflow before that. */
+    if (shape->offset == ATTNGEN_ALIGN_END && __builtin_sub_overflow(shape->Sk, shape->Sq, &size[SZ_OFF])) size[SZ_OFF] = 0;
+}
+
+static uint32_t tensors_of_rank4(const ProgramMeta *m) {
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < m->ntensor; i++) bits |= (uint32_t)(m->tensor[i].rank == 4) << i;
+    return bits;
+}
+
+attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attngen_program *program, const attngen_shape *shape) {
+    if (!ctx) return ATTNGEN_E_INVALID_ARG;
+    if (!out || !program || !shape) return ag_fail(ctx, ATTNGEN_E_INVALID_ARG, "%s is NULL", !out ? "out" : !program ? "program" : "shape");
+    *out = NULL;
+    const ProgramMeta *m = &program->lowered->meta;
+    Err e;
+    int64_t size[SZ_COUNT];
+    set_sizes(size, shape, program->lowered->fn.spec);
+    attngen_status s = ag_sizes_check(m, size, &e);
+    if (s != ATTNGEN_OK) return ag_fail_err(ctx, s, &e);
+
+    attngen_call *c = calloc(1, sizeof *c);
+    if (!c) return ag_fail(ctx, ATTNGEN_E_NOMEM, "out of memory");
+    c->program = ag_program_ref(program);
+    c->device = ctx->device;
+    memcpy(c->size, size, sizeof size);
+    c->workspace = (size_t)ag_formula(&m->workspace, size);
+    c->rank4 = tensors_of_rank4(m);
+    c->status = load(c->program, c->device, &c->loaded, &c->why);
+    *out = c;
+    return ATTNGEN_OK;
+}
+
+void attngen_call_free(attngen_call *call) {
+    if (!call) return;
+    attngen_program_free(call->program);
+    free(call);
+}
+
+size_t attngen_workspace(const attngen_call *call) { return call ? call->workspace : 0; }
+
+/* ---- launch */
+
+static _Thread_local Err launch_text;
+
+const char *attngen_launch_errmsg(void) { return launch_text.text; }
+
+static attngen_status check_launch(const attngen_call *call, const void *workspace, size_t bytes) {
+    Err *e = &launch_text;
+    if (!call) return ag_err(e, ATTNGEN_E_INVALID_ARG, "call is NULL");
+    if (bytes < call->workspace) return ag_err(e, ATTNGEN_E_INVALID_ARG, "the workspace has %zu bytes, the call needs %zu", bytes, call->workspace);
+    if (call->workspace && (uintptr_t)workspace % 256) return ag_err(e, ATTNGEN_E_INVALID_ARG, "the workspace is not aligned to 256 bytes");
+    if (!call->loaded) return ag_err(e, call->status, "%s", call->why.text);
+    return ATTNGEN_OK;
+}
+
+attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, void *workspace, size_t workspace_bytes,
+                              void *stream) {
+    BoundArgs b;
+    launch_text.text[0] = 0;
+    attngen_status s = check_launch(call, workspace, workspace_bytes);
+    if (s == ATTNGEN_OK) s = ag_args_bind(&b, &call->program->lowered->meta, call->size, args, nargs, &launch_text);
+    if (s != ATTNGEN_OK) return s;
+    if (call->rank4 & ~b.vec) ag_args_explain(&b, launch_text.text, sizeof launch_text.text);
+    return ag_launch(call->loaded, &b, call->device, stream, &launch_text);
+}
+
+attngen_status attngen_explain(const attngen_call *call, const attngen_arg *args, size_t nargs, char *buf, size_t n) {
+    BoundArgs b;
+    launch_text.text[0] = 0;
+    if (!call || (!buf && n)) return ag_err(&launch_text, ATTNGEN_E_INVALID_ARG, "%s is NULL", call ? "buf" : "call");
+    attngen_status s = ag_args_bind(&b, &call->program->lowered->meta, call->size, args, nargs, &launch_text);
+    if (s == ATTNGEN_OK && n) ag_args_explain(&b, buf, n);
+    return s;
+}
+
+/* ---- on the host */
+
+static HostTensor host_tensor(const BoundArgs *b, int tensor, DType type) {
+    HostTensor t = {.data = b->data[tensor], .type = type};
+    memcpy(t.stride, b->stride[tensor], sizeof t.stride);
+    return t;
+}
+
+static double constant(const Param *p) {
+    return p->value.type == T_FLOAT ? p->value.u.f : p->value.type == T_BOOL ? p->value.u.b : (double)p->value.u.i;
+}
+
+static attngen_status host_call(attngen_context *ctx, const attngen_call *call, const attngen_arg *args, size_t nargs, HostCall *h) {
+    BoundArgs b;
+    Err e;
+    if (!call) return ag_fail(ctx, ATTNGEN_E_INVALID_ARG, "call is NULL");
+    const Spec *spec = call->program->lowered->fn.spec;
+    attngen_status s = ag_args_bind(&b, &call->program->lowered->meta, call->size, args, nargs, &e);
+    if (s != ATTNGEN_OK) return ag_fail_err(ctx, s, &e);
+    memset(h, 0, sizeof *h);
+    memcpy(h->size, call->size, sizeof h->size);
+    h->q = host_tensor(&b, TEN_Q, spec->dtype);
+    h->k = host_tensor(&b, TEN_K, spec->dtype);
+    h->v = host_tensor(&b, TEN_V, spec->dtype);
+    h->o = host_tensor(&b, TEN_O, spec->dtype);
+    h->lse = host_tensor(&b, TEN_LSE, DT_F32);
+    for (int i = 0; i < spec->nparam && i < HOST_SCALARS; i++) {
+        const Param *p = &spec->param[i];
+        h->scalar[i] = p->bound ? constant(p) : b.scalar[i];
+    }
+    return ATTNGEN_OK;
+}
+
+/* Rounds contiguous results into the caller's tensors. */
+static void store_rows(const HostCall *h, const double *o, const double *lse) {
+    const int64_t *n = h->size;
+    for (int64_t b = 0; b < n[SZ_B]; b++)
+        for (int64_t r = 0; r < n[SZ_HQ] * n[SZ_SQ]; r++) {
+            int64_t head = r / n[SZ_SQ], q = r % n[SZ_SQ];
+            for (int64_t d = 0; d < n[SZ_DV]; d++) ag_host_set(&h->o, b, head, q, d, *o++);
+            if (h->lse.data) ag_host_set(&h->lse, b, head, q, 0, *lse);
+            lse++;
+        }
+}
+
+/* calloc for a product that may be too large; never NULL for want of elements. */
+static double *new_doubles(const int64_t *size, int64_t last) {
+    int64_t n = last;
+    bool fits =
+        !__builtin_mul_overflow(n, size[SZ_B], &n) && !__builtin_mul_overflow(n, size[SZ_HQ], &n) && !__builtin_mul_overflow(n, size[SZ_SQ], &n);
+    return fits ? calloc((size_t)n + 1, sizeof(double)) : NULL;
+}
+
+attngen_status attngen_reference(attngen_context *ctx, const attngen_call *call, const attngen_arg *args, size_t nargs) {
+    HostCall h;
+    if (!ctx) return ATTNGEN_E_INVALID_ARG;
+    attngen_status s = host_call(ctx, call, args, nargs, &h);
+    if (s != ATTNGEN_OK) return s;
+    double *o = new_doubles(h.size, h.size[SZ_DV]), *lse = new_doubles(h.size, 1);
+    bool ok = o && lse && ag_reference(call->program->lowered->fn.spec, &h, o, lse);
+    if (ok) store_rows(&h, o, lse);
+    free(o);
+    free(lse);
+    return ok ? ATTNGEN_OK : ag_fail(ctx, ATTNGEN_E_NOMEM, "out of memory");
+}
+
+attngen_status attngen_simulate(attngen_context *ctx, const attngen_call *call, const attngen_arg *args, size_t nargs) {
+    HostCall h;
+    if (!ctx) return ATTNGEN_E_INVALID_ARG;
+    attngen_status s = host_call(ctx, call, args, nargs, &h);
+    if (s != ATTNGEN_OK) return s;
+    Buf message = {0};
+    if (!ag_simulate(call->program->lowered->fn.kernel, &h, &message)) {
+        bool oom = message.oom || !message.s;
+        s = oom ? ag_fail(ctx, ATTNGEN_E_NOMEM, "out of memory") : ag_fail(ctx, ATTNGEN_E_CHECK, "%s", message.s);
+    }
+    ag_buf_free(&message);
+    return s;
+}

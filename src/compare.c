@@ -1,0 +1,99 @@
+/* compare.c: whether O and LSE of a call are as close to the reference as the correctness contract asks.
+ *
+ * Limit of an element of O:  2 * (largest naive error in its row)  +  half an ulp of the row's largest output  +  1e-6.
+ * The first term is the contract.  The second is there because any kernel rounds O to the storage type once, which costs half an ulp, while the naive
+ * computation may be exact by luck (equal probabilities, a row with one key); it is taken at the row's largest value because the error of a probability
+ * moves every channel of the row.  The third covers float arithmetic on outputs near zero. */
+#include "host.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+static const double absolute_floor = 1e-6, lse_tolerance = 1e-4;
+
+/* Half the distance between neighbouring values of type t at magnitude x: mantissa bits without the leading one, least exponent. */
+static double half_ulp(DType t, double x) {
+    static const struct { int bits, emin; } format[] = {[DT_F16] = {10, -14}, [DT_BF16] = {7, -126}, [DT_F32] = {23, -126}};
+    int e = x > 0 && isfinite(x) ? ilogb(x) : format[t].emin;
+    if (e < format[t].emin) e = format[t].emin;
+    return ldexp(1, e - format[t].bits - 1);
+}
+
+/* Infinite unless got is near enough to be measured: equal infinities and two NaNs count as 0. */
+static double error_of(double got, double want) {
+    if (isnan(want)) return isnan(got) ? 0 : INFINITY;
+    if (got == want) return 0;
+    double e = fabs(got - want);
+    return isnan(e) ? INFINITY : e;
+}
+
+/* e against its limit, as one number that orders failures. */
+static double badness(double e, double limit) { return e == 0 ? 0 : e / limit; }
+
+typedef struct Worst {
+    double o, lse; /* badness */
+    int64_t lse_at[3];
+} Worst;
+
+static void compare_row(Comparison *c, Worst *w, const HostCall *call, const int64_t at[3], int64_t Dv, const double *o, const double *naive) {
+    double largest = 0, naive_error = 0;
+    for (int64_t d = 0; d < Dv; d++) {
+        double e = error_of(naive[d], o[d]);
+        if (isfinite(o[d])) largest = fmax(largest, fabs(o[d]));
+        if (isfinite(e)) naive_error = fmax(naive_error, e);
+    }
+    double limit = 2 * naive_error + half_ulp(call->o.type, largest) + absolute_floor;
+    for (int64_t d = 0; d < Dv; d++) {
+        double e = error_of(ag_host_get(&call->o, at[0], at[1], at[2], d), o[d]);
+        c->unwritten += ag_is_poison(&call->o, at[0], at[1], at[2], d);
+        if (badness(e, limit) <= w->o) continue;
+        w->o = badness(e, limit);
+        c->o_err = e;
+        c->o_limit = limit;
+        c->b = at[0], c->h = at[1], c->q = at[2], c->d = d;
+    }
+}
+
+static void compare_lse(Comparison *c, Worst *w, const HostCall *call, const int64_t at[3], double want) {
+    double e = error_of(ag_host_get(&call->lse, at[0], at[1], at[2], 0), want) / (isfinite(want) ? fmax(1, fabs(want)) : 1);
+    c->unwritten += ag_is_poison(&call->lse, at[0], at[1], at[2], 0);
+    if (badness(e, lse_tolerance) <= w->lse) return;
+    w->lse = badness(e, lse_tolerance);
+    c->lse_err = e;
+    for (int i = 0; i < 3; i++) w->lse_at[i] = at[i];
+}
+
+static void describe(Comparison *c, const Worst *w, const HostCall *call, const double *o, const double *lse, int64_t Dv) {
+    const int64_t *size = call->size;
+    if (c->unwritten) {
+        snprintf(c->text, sizeof c->text, "%" PRId64 " output elements were never written", c->unwritten);
+    } else if (!(w->o <= 1)) {
+        double got = ag_host_get(&call->o, c->b, c->h, c->q, c->d), want = o[((c->b * size[SZ_HQ] + c->h) * size[SZ_SQ] + c->q) * Dv + c->d];
+        snprintf(c->text, sizeof c->text,
+                 "o[b %" PRId64 ", h %" PRId64 ", q %" PRId64 ", d %" PRId64 "] is %.6g, should be %.6g: error %.3g, limit %.3g", c->b, c->h, c->q,
+                 c->d, got, want, c->o_err, c->o_limit);
+    } else if (!(w->lse <= 1)) {
+        const int64_t *at = w->lse_at;
+        double got = ag_host_get(&call->lse, at[0], at[1], at[2], 0), want = lse[(at[0] * size[SZ_HQ] + at[1]) * size[SZ_SQ] + at[2]];
+        snprintf(c->text, sizeof c->text, "lse[b %" PRId64 ", h %" PRId64 ", q %" PRId64 "] is %.8g, should be %.8g: relative error %.3g, limit %.3g",
+                 at[0], at[1], at[2], got, want, c->lse_err, c->lse_limit);
+    }
+    c->ok = !c->text[0];
+}
+
+Comparison ag_compare(const Spec *spec, const HostCall *call, const double *o, const double *lse, const double *naive_o, const double *naive_lse) {
+    (void)naive_lse; /* LSE has a fixed tolerance */
+    Comparison c = {.lse_limit = lse_tolerance};
+    Worst w = {.o = -1, .lse = -1};
+    const int64_t *size = call->size, Dv = spec->Dv;
+    for (int64_t b = 0; b < size[SZ_B]; b++)
+        for (int64_t h = 0; h < size[SZ_HQ]; h++)
+            for (int64_t q = 0; q < size[SZ_SQ]; q++) {
+                int64_t at[3] = {b, h, q}, row = (b * size[SZ_HQ] + h) * size[SZ_SQ] + q;
+                compare_row(&c, &w, call, at, Dv, o + row * Dv, naive_o + row * Dv);
+                if (call->lse.data) compare_lse(&c, &w, call, at, lse[row]);
+            }
+    describe(&c, &w, call, o, lse, Dv);
+    return c;
+}

@@ -1,0 +1,207 @@
+/* compile.c: texts in, CUDA text out: the list of passes, what is checked between them, and the one setjmp of the compiler half. */
+#include "compile.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* In order.  A fact that a pass does not break holds after it: interning keeps Node.axes right while passes rebuild, so only simplify, which may
+ * change what a node depends on, breaks the analyses. */
+#define MATH_FACTS (FACT_LOWERED | FACT_SIMPLE | FACT_AXES | FACT_RANGE | FACT_STREAM)
+const Pass ag_pass[] = {
+    {"simplify", ag_pass_simplify, false, FACT_LOWERED, FACT_SIMPLE, FACT_AXES | FACT_RANGE},
+    {"hoist", ag_pass_hoist, false, FACT_LOWERED | FACT_SIMPLE, FACT_AXES, 0},
+    {"ranges", ag_pass_ranges, false, FACT_LOWERED | FACT_SIMPLE | FACT_AXES, FACT_RANGE, 0},
+    {"online", ag_pass_online, false, FACT_LOWERED | FACT_SIMPLE | FACT_AXES, FACT_STREAM, 0},
+    {"tile", ag_pass_tile, true, MATH_FACTS, FACT_TILED, 0},
+    {"split", ag_pass_split, true, MATH_FACTS | FACT_TILED, FACT_SPLIT, 0},
+    {"pipeline", ag_pass_pipeline, true, FACT_TILED | FACT_SPLIT, FACT_PIPELINED, 0},
+    {"place", ag_pass_place, true, FACT_TILED | FACT_SPLIT | FACT_PIPELINED, FACT_PLACED, 0},
+    {NULL, NULL, false, 0, 0, 0},
+};
+
+/* By bit. */
+static const char *const fact_name[] = {"lowered", "simple", "axes", "range", "stream", "tiled", "split", "pipelined", "placed"};
+
+typedef struct Request {
+    const attngen_source *spec, *schedule; /* schedule NULL: the shipped one that fits */
+    const char *arch;
+    const attngen_dim *dims;
+    size_t ndims;
+    const char *after;
+} Request;
+
+/* ---- passes */
+
+static void check_needs(const Fn *fn, const Pass *p) {
+    unsigned missing = p->needs & ~fn->facts;
+    for (int bit = 0; bit < LEN(fact_name); bit++)
+        if (missing >> bit & 1) ag_internal(fn->d, "pass %s needs the fact `%s`, which no pass before it has made", p->name, fact_name[bit]);
+}
+
+static void check_ir(const Fn *fn, bool tile) {
+    if (tile)
+        ag_tile_check(fn->kernel, fn->facts);
+    else
+        ag_math_check(fn->math, fn->facts);
+}
+
+/* Whoever asks for an IR by name of a pass gets it checked in every build. */
+static bool checks_wanted(const Request *r) {
+#ifdef NDEBUG
+    return r->after != NULL;
+#else
+    (void)r;
+    return true;
+#endif
+}
+
+static void run_passes(Fn *fn, const Request *r) {
+    for (const Pass *p = ag_pass; p->name; p++) {
+        check_needs(fn, p);
+        ag_stop_if_errors(fn->d);
+        p->run(fn);
+        ag_stop_if_errors(fn->d);
+        fn->facts = (fn->facts & ~p->breaks) | p->makes;
+        if (checks_wanted(r)) check_ir(fn, p->tile);
+        ag_stop_if_errors(fn->d);
+        if (r->after && strcmp(p->name, r->after) == 0) return;
+    }
+    if (!r->after) return;
+    ag_internal(fn->d, "there is no pass `%s`", r->after);
+    ag_stop(fn->d);
+}
+
+/* ---- inputs */
+
+static Str copy_bytes(Diag *d, const char *s, size_t n) {
+    if (n > INT_MAX) n = INT_MAX; /* far above what the reader takes: it refuses the rest too */
+    return ag_str_copy(d->arena, (Str){n ? s : "", (int)n});
+}
+
+static uint16_t add_source(Diag *d, const attngen_source *s) {
+    const char *name = s->name ? s->name : "<text>";
+    return ag_diag_file(d, ag_str_copy(d->arena, ag_str(name)), copy_bytes(d, s->text, s->len));
+}
+
+static void copy_dims(Compilation *c, const Request *r) {
+    c->dims = NEWN(c->diag.arena, attngen_dim, r->ndims);
+    c->ndims = r->ndims;
+    for (size_t i = 0; i < r->ndims; i++) c->dims[i] = (attngen_dim){ag_str_copy(c->diag.arena, ag_str(r->dims[i].name)).s, r->dims[i].value};
+}
+
+static const Target *find_target(Diag *d, const char *arch) {
+    const Target *t = ag_target_find(arch);
+    if (t) return t;
+    Str list = STR("");
+    for (size_t i = 0; ag_target_at(i); i++) list = ag_fmt(d->arena, "%s%s%s", list.s, i ? ", " : "", ag_target_at(i)->name);
+    ag_unsupported(d, (Span){0}, "no kernels for the architecture `%s`; known: %s", arch, list.s);
+    return NULL;
+}
+
+static attngen_source shipped_source(const Shipped *s) { return (attngen_source){s->name, s->text, (size_t)s->len}; }
+
+static const Shipped *find_schedule(const char *name) {
+    for (size_t i = 0; ag_shipped_schedule(i); i++)
+        if (strcmp(ag_shipped_schedule(i)->name, name) == 0) return ag_shipped_schedule(i);
+    return NULL;
+}
+
+static bool is_shipped(const attngen_source *s) {
+    for (size_t i = 0; ag_shipped_schedule(i); i++) {
+        const Shipped *x = ag_shipped_schedule(i);
+        if ((size_t)x->len == s->len && memcmp(x->text, s->text, s->len) == 0) return true;
+    }
+    return false;
+}
+
+static attngen_source default_schedule(Diag *d, const Spec *spec, const Target *t) {
+    const char *name = ag_schedule_default(spec, t);
+    const Shipped *s = name ? find_schedule(name) : NULL;
+    if (!s && name) ag_internal(d, "the default schedule `%s` is not among the shipped ones", name);
+    if (!s && !name)
+        ag_unsupported(d, spec->span, "no shipped schedule fits head dims %d and %d on %s; pass one of your own", spec->D, spec->Dv, t->name);
+    ag_stop_if_errors(d);
+    return shipped_source(s);
+}
+
+/* All errors of both files in one run; the schedule that fits is looked for only when the spec is right. */
+static void read_inputs(Compilation *c, const Request *r) {
+    Diag *d = &c->diag;
+    const Target *target = find_target(d, r->arch);
+    Spec *spec = ag_spec_read(d, add_source(d, r->spec), c->dims, c->ndims);
+    attngen_source shipped, *schedule = NULL;
+    if (r->schedule) c->sched = ag_schedule_read(d, add_source(d, r->schedule));
+    ag_stop_if_errors(d);
+    if (!r->schedule) {
+        shipped = default_schedule(d, spec, target);
+        schedule = &shipped;
+        c->sched = ag_schedule_read(d, add_source(d, schedule));
+        ag_stop_if_errors(d);
+    }
+    c->shipped = schedule || is_shipped(r->schedule);
+    ag_schedule_close(d, c->sched, spec, target);
+    ag_stop_if_errors(d);
+    c->schedule_name = ag_str_copy(d->arena, c->sched->name).s;
+    c->fn = (Fn){.d = d, .spec = spec, .sched = c->sched, .target = target};
+}
+
+/* ---- the whole */
+
+static void compile(Compilation *c, const Request *r) {
+    Fn *fn = &c->fn;
+    copy_dims(c, r);
+    read_inputs(c, r);
+    fn->math = ag_lower(fn->d, fn->spec);
+    ag_stop_if_errors(fn->d);
+    fn->facts = FACT_LOWERED;
+    if (checks_wanted(r)) check_ir(fn, false);
+    ag_stop_if_errors(fn->d);
+    if (r->after && strcmp(r->after, "lower") == 0) return;
+    run_passes(fn, r);
+    if (r->after) return;
+    ag_emit(&c->cu, fn->kernel);
+    if (c->cu.oom) ag_oom(fn->d->arena);
+    ag_program_meta(&c->meta, fn->kernel);
+    ag_stop_if_errors(fn->d);
+    c->numerics = ag_str_copy(fn->d->arena, fn->kernel->numerics).s;
+}
+
+/* false: memory is out. */
+static bool compile_guarded(Compilation *c, const Request *r) {
+    switch (setjmp(c->diag.jump)) {
+    case 0: compile(c, r); return true;
+    case AG_JUMP_STOP: return true;
+    default: return false;
+    }
+}
+
+Compilation *ag_compile_text(const attngen_source *spec, const attngen_source *schedule, const char *arch, const attngen_dim *dims, size_t ndims,
+                             const char *after) {
+    const Request r = {spec, schedule, arch, dims, ndims, after};
+    Compilation *c = calloc(1, sizeof *c);
+    if (!c) return NULL;
+    c->diag.arena = ag_arena_new();
+    if (c->diag.arena) {
+        ag_arena_on_oom(c->diag.arena, &c->diag.jump);
+        bool ok = compile_guarded(c, &r);
+        ag_arena_on_oom(c->diag.arena, NULL);
+        if (ok) return c;
+    }
+    ag_compilation_free(c);
+    return NULL;
+}
+
+static attngen_source source_of(const DiagFile *f) { return (attngen_source){f->name.s, f->text.s, (size_t)f->text.n}; }
+
+Compilation *ag_compile_again(const Compilation *c, const char *after) {
+    attngen_source spec = source_of(&c->diag.file[1]), schedule = source_of(&c->diag.file[2]);
+    return ag_compile_text(&spec, &schedule, c->fn.target->name, c->dims, c->ndims, after);
+}
+
+void ag_compilation_free(Compilation *c) {
+    if (!c) return;
+    ag_buf_free(&c->cu);
+    ag_arena_free(c->diag.arena);
+    free(c);
+}

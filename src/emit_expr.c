@@ -1,0 +1,176 @@
+/* emit_expr.c: expression nodes -> C text, from the `cuda` column of op.def. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "emit.h"
+
+/* C precedence of an op's text; a child that binds less tightly is put in parentheses. */
+enum { P_ATOM = 20, P_UNARY = 15, P_MUL = 13, P_ADD = 12, P_REL = 10, P_EQ = 9, P_AND = 5, P_OR = 4, P_COND = 3 };
+static int c_prec(const Node *n) {
+    switch (n->op) {
+    case OP_ADD:
+    case OP_SUB: return P_ADD;
+    case OP_MUL:
+    case OP_DIV: return P_MUL;
+    case OP_LT:
+    case OP_LE:
+    case OP_GT:
+    case OP_GE: return P_REL;
+    case OP_EQ:
+    case OP_NE: return P_EQ;
+    case OP_AND: return P_AND;
+    case OP_OR: return P_OR;
+    case OP_SELECT: return P_COND;
+    case OP_NEG:
+    case OP_NOT:
+    case OP_TOFLOAT: return P_UNARY;
+    case OP_FLOOR: return n->type == T_INT ? P_UNARY : P_ATOM;
+    default: return P_ATOM;
+    }
+}
+
+/* Fewest digits that read back as the same float, in any locale. */
+static void put_float(Buf *out, double x) {
+    float want = (float)x;
+    if (isnan(want))
+        ag_put(out, "__int_as_float(0x7fffffff)");
+    else if (isinf(want))
+        ag_put(out, want < 0 ? "NEG_INF" : "-NEG_INF");
+    else {
+        char text[40];
+        for (int digits = 1; digits <= 9; digits++) {
+            snprintf(text, sizeof text, "%.*g", digits, (double)want);
+            if (strtof(text, NULL) == want) break;
+        }
+        for (char *p = text; *p; p++)
+            if (!strchr("+-e0123456789", *p)) *p = '.';
+        ag_put(out, "%s%sf", text, strpbrk(text, ".e") ? "" : ".");
+    }
+}
+
+static void put_const(Buf *out, const Node *n) {
+    if (n->type == T_BOOL)
+        ag_put(out, n->value.u.b ? "true" : "false");
+    else if (n->type == T_FLOAT)
+        put_float(out, n->value.u.f);
+    else if (n->value.u.i == INT32_MIN)
+        ag_put(out, "(-2147483647 - 1)");
+    else
+        ag_put(out, "%d", (int)n->value.u.i);
+}
+
+static void put_val(const Emit *e, Buf *out, const Node *n, const Names *x) {
+    const Val *v = &e->k->val[n->index];
+    ag_put(out, "%.*s", STRF(v->name));
+    if (v->space == SPACE_FRAG) ag_put(out, "[%s][%s][%s]", x->mi, x->ni, x->ei);
+    if (v->space == SPACE_ROW) ag_put(out, "[%s][%s]", x->mi, x->r);
+}
+
+static void put_leaf(const Emit *e, Buf *out, const Node *n, const Names *x) {
+    switch (n->op) {
+    case OP_CONST: put_const(out, n); break;
+    case OP_AXIS: ag_put(out, "%s", ag_axis_name[n->index]); break;
+    case OP_SIZE: ag_put(out, "args.%s", ag_size_name[n->index]); break;
+    case OP_PARAM: /* the user's name behind a prefix: it can be no keyword, macro or member of ours */
+        ag_put(out, n->index == 0 ? "args.%.*s" : "args.u_%.*s", STRF(e->k->spec->param[n->index].name));
+        break;
+    case OP_BLOCK: ag_put(out, "(int)blockIdx.x"); break;
+    default: put_val(e, out, n, x);
+    }
+}
+
+static void put(const Emit *e, Buf *out, Ref r, const Names *x, const bool *shared, int outer);
+
+/* The text of an op with %0 %1 %2 for its operands, and how tightly it binds. */
+typedef struct Format {
+    const char *at, *end;
+    int prec;
+} Format;
+static Format format_of(const Kernel *k, const Node *n) {
+    /* integer // and % of values that cannot be negative are C's own */
+    bool plain = n->type == T_INT && (n->op == OP_FLOORDIV || n->op == OP_MOD) && ag_nonneg(k, n->arg[0]) && ag_nonneg(k, n->arg[1]);
+    if (plain) return (Format){n->op == OP_MOD ? "%0 % %1" : "%0 / %1", NULL, P_MUL};
+    const char *f = ag_op[n->op].cuda, *bar = NULL; /* "float form|int form", but || is an operator */
+    for (const char *p = strchr(f, '|'); p && !bar; p = strchr(p + 2, '|'))
+        if (p[1] != '|') bar = p;
+    bool is_int = k->nodes.n[n->arg[0]].type == T_INT;
+    return (Format){bar && is_int ? bar + 1 : f, bar && !is_int ? bar : NULL, c_prec(n)};
+}
+
+static void put(const Emit *e, Buf *out, Ref r, const Names *x, const bool *shared, int outer);
+
+/* How tightly operand i must bind to stand without parentheses. */
+static int need_of(const Node *n, int prec, int i) {
+    if (prec == P_ATOM) return 0; /* between a call's parentheses */
+    if (n->op == OP_SELECT) return i == 0 ? P_COND + 1 : P_COND;
+    if (prec == P_UNARY) return P_UNARY + 1; /* no "--x" */
+    bool mixed_logic = n->op == OP_OR;       /* && inside || is right without, but compilers warn */
+    return mixed_logic ? P_AND + 1 : i == 0 || ag_op_has(n->op, 'A') ? prec : prec + 1;
+}
+
+static void put_operation(const Emit *e, Buf *out, const Node *n, Format f, const Names *x, const bool *shared) {
+    for (const char *p = f.at; *p && p != f.end; p++) {
+        bool operand = p[0] == '%' && p[1] >= '0' && p[1] <= '2';
+        if (!operand) {
+            ag_putn(out, p, 1);
+            continue;
+        }
+        int i = *++p - '0';
+        put(e, out, n->arg[i], x, shared, need_of(n, f.prec, i));
+    }
+}
+
+static void put(const Emit *e, Buf *out, Ref r, const Names *x, const bool *shared, int outer) {
+    const Node *n = &e->k->nodes.n[r];
+    if (shared && shared[r]) {
+        ag_put(out, "t%d", r);
+        return;
+    }
+    if (ag_op[n->op].arity == 0) {
+        put_leaf(e, out, n, x);
+        return;
+    }
+    Format f = format_of(e->k, n);
+    if (f.prec < outer) ag_put(out, "(");
+    put_operation(e, out, n, f, x, shared);
+    if (f.prec < outer) ag_put(out, ")");
+}
+
+void ag_emit_expr(const Emit *e, Buf *out, Ref r, const Names *names) { put(e, out, r, names, NULL, 0); }
+void ag_emit_expr_with(const Emit *e, Buf *out, Ref r, const Names *names, const bool *shared) { put(e, out, r, names, shared, 0); }
+
+/* Marks what r reads, in one sweep down: operands have smaller indices. uses counts readers. */
+static void count_uses(const Kernel *k, Ref r, int *uses) {
+    uses[r] = 1;
+    for (Ref i = r; i > 0; i--) {
+        if (!uses[i]) continue;
+        const Node *n = &k->nodes.n[i];
+        for (int a = 0; a < ag_op[n->op].arity; a++) uses[n->arg[a]]++;
+    }
+}
+
+bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index) {
+    int *uses = NEWN(k->arena, int, (size_t)r + 1);
+    count_uses(k, r, uses);
+    for (Ref i = 1; i <= r; i++)
+        if (uses[i] && k->nodes.n[i].op == op && k->nodes.n[i].index == index) return true;
+    return false;
+}
+
+void ag_emit_shared(Emit *e, Ref r, const Names *names, bool *shared) {
+    static const char *const type[] = {"", "bool", "int", "float"};
+    const Kernel *k = e->k;
+    int *uses = NEWN(k->arena, int, (size_t)r + 1);
+    count_uses(k, r, uses);
+    for (Ref i = 1; i < r; i++) {
+        const Node *n = &k->nodes.n[i];
+        if (uses[i] < 2 || ag_op[n->op].arity == 0) continue;
+        Buf text = {0};
+        put(e, &text, i, names, shared, 0);
+        ag_emit_line(e, "const %s t%d = %s;", type[n->type], i, text.s);
+        ag_buf_free(&text);
+        shared[i] = true;
+    }
+}

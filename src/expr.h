@@ -1,0 +1,24 @@
+/* expr.h: the two halves of ag_expr_read: text to tree (expr.c), names and types (expr_type.c). */
+#ifndef AG_EXPR_H
+#define AG_EXPR_H
+
+#include "input.h"
+
+/* Parses the text of a scalar node into an untyped tree: names are OP_VAL leaves, calls have their op.  Reports the first error; NULL then. */
+Ast *ag_expr_parse(Diag *d, const Doc *text);
+
+/* What an expression may name, and what it should be; filled in by ag_expr_type. */
+typedef struct ExprUse {
+    Type want;       /* T_BOOL: a mask, s is refused; T_FLOAT: a score; T_NONE: any type */
+    int nlet;        /* spec->let[0 .. nlet) are visible, the others come later; at nlet is the one being defined */
+    int depth;       /* out: as in Let */
+    bool uses_score; /* out */
+    Scalar constant; /* out */
+} ExprUse;
+/* Resolves names and types the tree in place, promoting int to float; reports every error.  NULL after errors. */
+Ast *ag_expr_type(Diag *d, const Spec *spec, Ast *e, ExprUse *use);
+
+bool ag_expr_is_reserved(Str name);            /* an axis, size, function or keyword of the language */
+Op ag_expr_function(Str name);                 /* OP_COUNT if there is none */
+extern const char *const ag_expr_keyword[];    /* NULL-terminated */
+#endif

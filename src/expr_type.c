@@ -1,0 +1,254 @@
+/* expr_type.c: resolves the names of an expression, types it, and finds divisions by a constant zero. */
+#include "expr.h"
+
+#include <string.h>
+
+/* What is known of a subtree once it is typed. */
+typedef struct Known {
+    Scalar constant; /* type T_NONE: not known now */
+    int levels;
+    bool uses_score;
+} Known;
+
+typedef struct Typing {
+    Diag *d;
+    const Spec *spec;
+    const ExprUse *use;
+    int nerror;
+} Typing;
+
+static Known type_tree(Typing *t, Ast *e);
+
+/* ---- names */
+
+static int index_of(const char *const *names, int n, Str name) {
+    for (int i = 0; i < n; i++)
+        if (ag_str_is(name, names[i])) return i;
+    return -1;
+}
+
+static int find_param(const Spec *s, Str name) {
+    for (int i = 0; i < s->nparam; i++)
+        if (ag_str_eq(s->param[i].name, name)) return i;
+    return -1;
+}
+
+static int find_let(const Spec *s, Str name) {
+    for (int i = 0; i < s->nlet; i++)
+        if (ag_str_eq(s->let[i].name, name)) return i;
+    return -1;
+}
+
+bool ag_expr_is_reserved(Str name) {
+    bool keyword = false;
+    for (int i = 0; ag_expr_keyword[i]; i++) keyword |= ag_str_is(name, ag_expr_keyword[i]);
+    return keyword || ag_str_is(name, "s") || ag_str_is(name, "dot") || ag_expr_function(name) != OP_COUNT ||
+           index_of(ag_axis_name, AX_COUNT, name) >= 0 || index_of(ag_size_name, SZ_COUNT, name) >= 0;
+}
+
+static void unknown_name(Typing *t, const Ast *e) {
+    const Spec *s = t->spec;
+    const char *near[AX_COUNT + SZ_COUNT + SPEC_MAX_PARAMS + SPEC_MAX_LETS + 2];
+    int n = 0;
+    for (int i = 0; i < AX_COUNT; i++)
+        if (i != AX_D) near[n++] = ag_axis_name[i];
+    for (int i = 0; i < SZ_COUNT; i++) near[n++] = ag_size_name[i];
+    for (int i = 0; i < s->nparam; i++) near[n++] = ag_str_copy(t->d->arena, s->param[i].name).s;
+    for (int i = 0; i < t->use->nlet; i++) near[n++] = ag_str_copy(t->d->arena, s->let[i].name).s;
+    near[n] = NULL;
+    const char *hint = ag_nearest(e->name, near);
+    Str shown = ag_clip(t->d->arena, e->name);
+    if (ag_expr_function(e->name) != OP_COUNT)
+        ag_error(t->d, e->span, "'%.*s' is a function; write %.*s(...)", STRF(shown), STRF(shown));
+    else if (hint)
+        ag_error(t->d, e->span, "unknown name '%.*s'; did you mean '%s'?", STRF(shown), hint);
+    else
+        ag_error(t->d, e->span, "unknown name '%.*s'; it is no axis, size, parameter or let", STRF(shown));
+}
+
+/* Turns a name into a leaf.  false: reported here or, for a let with errors, where it is defined. */
+static bool resolve(Typing *t, Ast *e) {
+    const Spec *s = t->spec;
+    Str name = e->name;
+    int i;
+    if (ag_str_is(name, "s")) {
+        e->op = OP_SCORE, e->type = T_FLOAT;
+        if (t->use->want != T_BOOL) return true;
+        ag_error(t->d, e->span, "'s' cannot be used in a mask; a mask depends on positions only, put what depends on scores into 'score'");
+        return false;
+    }
+    if ((i = index_of(ag_axis_name, AX_COUNT, name)) >= 0) {
+        e->op = OP_AXIS, e->index = i, e->type = T_INT;
+        if (i != AX_D) return true;
+        ag_error(t->d, e->span, "'d' has no value here; a score belongs to a query and a key, not to a channel (the head dim is 'D')");
+        return false;
+    }
+    if ((i = index_of(ag_size_name, SZ_COUNT, name)) >= 0) {
+        e->op = OP_SIZE, e->index = i, e->type = T_INT;
+        return true;
+    }
+    if ((i = find_param(s, name)) >= 0) {
+        e->op = OP_PARAM, e->index = i, e->type = s->param[i].type;
+        return true;
+    }
+    if ((i = find_let(s, name)) < 0) {
+        unknown_name(t, e);
+        return false;
+    }
+    if (i > t->use->nlet)
+        ag_error(t->d, e->span, "'%.*s' is defined further down; a let sees only those above it", STRF(ag_clip(t->d->arena, name)));
+    else if (i == t->use->nlet)
+        ag_error(t->d, e->span, "'%.*s' is defined by itself", STRF(ag_clip(t->d->arena, name)));
+    else if (s->let[i].value && s->let[i].uses_score && t->use->want == T_BOOL)
+        ag_error(t->d, e->span, "'%.*s' depends on 's', which cannot be used in a mask", STRF(ag_clip(t->d->arena, name)));
+    else if (s->let[i].value) {
+        e->op = OP_LET, e->index = i, e->type = s->let[i].value->type;
+        return true;
+    }
+    return false;
+}
+
+static Known known_leaf(const Typing *t, const Ast *e) {
+    const Spec *s = t->spec;
+    Known k = {.levels = 1, .uses_score = e->op == OP_SCORE};
+    if (e->op == OP_CONST) k.constant = e->value;
+    if (e->op == OP_SIZE && e->index == SZ_D) k.constant = (Scalar){T_INT, {.i = s->D}};
+    if (e->op == OP_SIZE && e->index == SZ_DV) k.constant = (Scalar){T_INT, {.i = s->Dv}};
+    if (e->op == OP_PARAM && s->param[e->index].bound) k.constant = s->param[e->index].value;
+    if (e->op == OP_LET) {
+        const Let *l = &s->let[e->index];
+        k = (Known){l->constant, 1 + l->depth, l->uses_score};
+    }
+    return k;
+}
+
+/* ---- operations */
+
+static void promote(Typing *t, Ast **arg, Known *k) {
+    if ((*arg)->type != T_INT) return;
+    Ast *f = NEW(t->d->arena, Ast);
+    *f = (Ast){.op = OP_TOFLOAT, .type = T_FLOAT, .span = (*arg)->span, .arg = {*arg}};
+    *arg = f;
+    k->levels++;
+    if (k->constant.type == T_INT) ag_eval(OP_TOFLOAT, &(Scalar){T_INT, {.i = k->constant.u.i}}, &k->constant);
+}
+
+/* "its left side is int and its right side is bool", for the two sides from arg[from] on, or "its argument is bool". */
+static Str sides(Typing *t, const Ast *e, int from, int n) {
+    const char *a = ag_type_name(e->arg[from]->type);
+    if (n == 1) return ag_fmt(t->d->arena, "it is given %s", a);
+    const char *b = ag_type_name(e->arg[from + 1]->type);
+    if (n == 2 && ag_op[e->op].prec > 1) return ag_fmt(t->d->arena, "its left side is %s and its right side is %s", a, b);
+    if (n == 2) return ag_fmt(t->d->arena, "it is given %s and %s", a, b);
+    return ag_fmt(t->d->arena, "it is given %s, %s and %s", a, b, ag_type_name(e->arg[from + 2]->type));
+}
+
+static Known misfit(Typing *t, const Ast *e, int bad, const char *needs) {
+    Str s = sides(t, e, 0, ag_op[e->op].arity);
+    ag_error(t->d, e->arg[bad]->span, "'%s' needs %s; %.*s", ag_op[e->op].spelling, needs, STRF(s));
+    return (Known){0};
+}
+
+/* The first argument from `from` on that is (`is` true) or is not of type `type`; -1 if there is none. */
+static int find_type(const Ast *e, int from, Type type, bool is) {
+    for (int i = from; i < ag_op[e->op].arity; i++)
+        if ((e->arg[i]->type == type) == is) return i;
+    return -1;
+}
+
+/* Makes the arguments fit the rule of their operation.  false: reported. */
+static bool fit(Typing *t, Ast *e, Known *k) {
+    OpRule rule = ag_op[e->op].rule;
+    int from = rule == RULE_SEL ? 1 : 0, boolean = find_type(e, from, T_BOOL, true), other = find_type(e, from, T_BOOL, false);
+    if (rule == RULE_LOG) {
+        if (other >= 0) misfit(t, e, other, "conditions, such as x > 0");
+        return other < 0;
+    }
+    if (rule == RULE_SEL && e->arg[0]->type != T_BOOL) {
+        ag_error(t->d, e->arg[0]->span, "the condition of 'if' is %s, not bool; compare it with something, such as x > 0",
+                 ag_type_name(e->arg[0]->type));
+        return false;
+    }
+    if (rule == RULE_SEL && boolean >= 0 && other >= 0) {
+        const char *a = ag_type_name(e->arg[1]->type), *b = ag_type_name(e->arg[2]->type);
+        ag_error(t->d, e->arg[2]->span, "the two values of 'if' are %s and %s; both must be numbers or both bool", a, b);
+        return false;
+    }
+    if (rule != RULE_SEL && boolean >= 0) {
+        misfit(t, e, boolean, ag_op[e->op].arity == 1 ? "a number" : "numbers");
+        return false;
+    }
+    bool to_float = rule == RULE_FLT || (rule != RULE_TOINT && find_type(e, from, T_FLOAT, true) >= 0);
+    for (int i = from; to_float && i < ag_op[e->op].arity; i++) promote(t, &e->arg[i], &k[i]);
+    return true;
+}
+
+/* Whether `e` divides by a zero that is known now; 0.0 counts, although floats would give infinity. */
+static bool divides_by_zero(const Ast *e, const Known *k) {
+    bool division = e->op == OP_DIV || e->op == OP_FLOORDIV || e->op == OP_MOD;
+    const Scalar *y = &k[1].constant;
+    return division && ((y->type == T_INT && y->u.i == 0) || (y->type == T_FLOAT && y->u.f == 0));
+}
+
+static Known type_operation(Typing *t, Ast *e) {
+    int arity = ag_op[e->op].arity;
+    Known k[3] = {{.levels = 0}}, all = {.levels = 0};
+    bool ok = true, constant = true;
+    for (int i = 0; i < arity; i++) {
+        k[i] = type_tree(t, e->arg[i]);
+        ok &= e->arg[i]->type != T_NONE;
+    }
+    if (!ok || !fit(t, e, k)) return all;
+    Type type[3] = {T_NONE, T_NONE, T_NONE};
+    Scalar value[3] = {{.type = T_NONE}};
+    for (int i = 0; i < arity; i++) {
+        type[i] = e->arg[i]->type;
+        value[i] = k[i].constant;
+        constant &= value[i].type != T_NONE;
+        all.uses_score |= k[i].uses_score;
+        if (k[i].levels > all.levels) all.levels = k[i].levels;
+    }
+    all.levels++;
+    e->type = ag_op_type(e->op, type);
+    if (divides_by_zero(e, k)) {
+        ag_error(t->d, e->arg[1]->span, "division by zero");
+        t->nerror++;
+    } else if (constant) {
+        ag_eval(e->op, value, &all.constant);
+    }
+    return all;
+}
+
+/* Types `e` in place; leaves T_NONE, and counts nothing twice, where something below it was wrong. */
+static Known type_tree(Typing *t, Ast *e) {
+    if (e->op == OP_CONST) e->type = e->value.type;
+    if (e->op == OP_VAL && !resolve(t, e)) {
+        e->type = T_NONE;
+        return (Known){0};
+    }
+    Known k = ag_op_has(e->op, 'L') ? known_leaf(t, e) : type_operation(t, e);
+    if (e->type != T_NONE && k.levels > EXPR_MAX_LEVELS) {
+        ag_error(t->d, e->span, "the expression is more than %d operations deep, lets included", EXPR_MAX_LEVELS);
+        e->type = T_NONE;
+    }
+    return k;
+}
+
+Ast *ag_expr_type(Diag *d, const Spec *spec, Ast *e, ExprUse *use) {
+    Typing t = {d, spec, use, 0};
+    Known k = type_tree(&t, e);
+    if (e->type == T_NONE || t.nerror) return NULL;
+    if (use->want == T_BOOL && e->type != T_BOOL) {
+        ag_error(d, e->span, "a mask is a condition, such as k <= q; this is %s", ag_type_name(e->type));
+        return NULL;
+    }
+    if (use->want == T_FLOAT && e->type == T_BOOL) {
+        ag_error(d, e->span, "a score is a number; this is bool (conditions belong into 'mask', or write x if c else y)");
+        return NULL;
+    }
+    if (use->want == T_FLOAT) promote(&t, &e, &k);
+    use->depth = k.levels;
+    use->uses_score = k.uses_score;
+    use->constant = k.constant;
+    return e;
+}

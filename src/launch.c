@@ -1,0 +1,302 @@
+/* launch.c: from named arguments to the argument struct of a kernel.  No allocation, no lock, no look at the environment. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base.h"
+#include "jit.h"
+#include "op.h"
+
+#define LL(x) ((long long)(x))
+
+enum { MAX_OFFSET = 1 << 30, PIECE = 16 /* bytes moved at once */ };
+
+/* Letters of the axes behind the sizes, as specs and attngen.h write them. */
+static const char axis_letter[SZ_COUNT] = {
+    [SZ_B] = 'b', [SZ_HQ] = 'h', [SZ_HKV] = 'g', [SZ_SQ] = 'q', [SZ_SK] = 'k', [SZ_OFF] = '?', [SZ_D] = 'd', [SZ_DV] = 'd'};
+
+/* ---- sizes */
+
+static attngen_status check_heads(const ProgramMeta *m, const int64_t *size, Err *e) {
+    int64_t hq = size[SZ_HQ], hkv = size[SZ_HKV];
+    if (hkv ? hq % hkv != 0 : hq != 0) {
+        return ag_err(e, ATTNGEN_E_INVALID_ARG, "Hq is %lld and Hkv is %lld: Hq must be a multiple of Hkv", LL(hq), LL(hkv));
+    }
+    if (m->group && hq != (int64_t)m->group * hkv) {
+        return ag_err(e, ATTNGEN_E_INVALID_ARG, "Hq is %lld and Hkv is %lld: %s is compiled for %u query heads per KV head, so Hq must be %lld",
+                      LL(hq), LL(hkv), m->spec, m->group, LL(m->group * hkv));
+    }
+    return ATTNGEN_OK;
+}
+
+static attngen_status check_positions(const int64_t *size, Err *e) {
+    int64_t off = size[SZ_OFF];
+    if (off < -MAX_OFFSET || off > MAX_OFFSET) {
+        return ag_err(e, ATTNGEN_E_INVALID_ARG, "off is %lld: must be from -%d to %d", LL(off), MAX_OFFSET, MAX_OFFSET);
+    }
+    if (off + size[SZ_SQ] > INT32_MAX) {
+        return ag_err(e, ATTNGEN_E_INVALID_ARG, "off is %lld and Sq is %lld: the last query position must be below %d", LL(off), LL(size[SZ_SQ]),
+                      INT32_MAX);
+    }
+    return ATTNGEN_OK;
+}
+
+attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *size, Err *e) {
+    static const uint8_t free_sizes[] = {SZ_B, SZ_HQ, SZ_HKV, SZ_SQ, SZ_SK};
+    for (int i = 0; i < LEN(free_sizes); i++) {
+        int64_t x = size[free_sizes[i]];
+        if (x >= 0 && x <= INT32_MAX) continue;
+        return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %lld: must be from 0 to %d", ag_size_name[free_sizes[i]], LL(x), INT32_MAX);
+    }
+    if (size[SZ_D] != m->D || size[SZ_DV] != m->Dv) {
+        return ag_err(e, ATTNGEN_E_INVALID_ARG, "D is %lld and Dv is %lld: %s is compiled for %d and %d", LL(size[SZ_D]), LL(size[SZ_DV]), m->spec,
+                      m->D, m->Dv);
+    }
+    attngen_status s = check_positions(size, e);
+    if (s == ATTNGEN_OK) s = check_heads(m, size, e);
+    for (uint32_t i = 0; s == ATTNGEN_OK && i < m->nkernel; i++) {
+        int64_t blocks = ag_formula(&m->kernel[i].blocks, size);
+        if (blocks >= 0 && blocks <= INT32_MAX) continue;
+        s = ag_err(e, ATTNGEN_E_INVALID_ARG, "%s would need %lld blocks with B %lld, Hq %lld, Sq %lld: the most that a launch can have is %d",
+                   m->kernel[i].name, LL(blocks), LL(size[SZ_B]), LL(size[SZ_HQ]), LL(size[SZ_SQ]), INT32_MAX);
+    }
+    return s;
+}
+
+/* ---- names and values */
+
+static int find_tensor(const ProgramMeta *m, const char *name) {
+    for (uint32_t i = 0; i < m->ntensor; i++) {
+        if (!strcmp(m->tensor[i].name, name)) return (int)i;
+    }
+    return -1;
+}
+
+static int find_scalar(const ProgramMeta *m, const char *name) {
+    for (uint32_t i = 0; i < m->nscalar; i++) {
+        if (!strcmp(m->scalar[i].name, name)) return (int)i;
+    }
+    return -1;
+}
+
+static attngen_status unknown_name(const ProgramMeta *m, const char *name, Err *e) {
+    char known[1024] = "";
+    size_t n = 0;
+    for (uint32_t i = 0; i < m->ntensor + m->nscalar && n < sizeof known; i++) {
+        const char *k = i < m->ntensor ? m->tensor[i].name : m->scalar[i - m->ntensor].name;
+        n += (size_t)snprintf(known + n, sizeof known - n, " %s", k);
+    }
+    return ag_err(e, ATTNGEN_E_INVALID_ARG, "unknown argument '%.64s': %s takes%s", name, m->spec, known);
+}
+
+static attngen_status set_scalar(BoundArgs *b, int i, const attngen_arg *a, Err *e) {
+    const ScalarMeta *s = &b->meta->scalar[i];
+    double x = a->scalar;
+    if (a->data) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is a scalar: its data must be null", s->name);
+    if (!isfinite(x)) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %g: must be finite", s->name, x);
+    if (s->positive && x <= 0) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %g: must be greater than 0", s->name, x);
+    if (s->is_int && (x != floor(x) || x < INT32_MIN || x > INT32_MAX)) {
+        return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %.17g: must be a 32-bit integer", s->name, x);
+    }
+    if (!s->is_int && !isfinite((float)x)) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %g: beyond the range of float", s->name, x);
+    if (s->positive && !((float)x > 0)) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %g: as a float it is 0", s->name, x);
+    b->scalar[i] = x;
+    return ATTNGEN_OK;
+}
+
+static attngen_status set_args(BoundArgs *b, const attngen_arg *args, size_t nargs, Err *e) {
+    uint64_t given = 0; /* bit per tensor, then per scalar */
+    if (nargs && !args) return ag_err(e, ATTNGEN_E_INVALID_ARG, "args is null and nargs is %zu", nargs);
+    for (size_t i = 0; i < nargs; i++) {
+        const attngen_arg *a = &args[i];
+        if (!a->name) return ag_err(e, ATTNGEN_E_INVALID_ARG, "argument %zu has no name", i);
+        int t = find_tensor(b->meta, a->name), s = t < 0 ? find_scalar(b->meta, a->name) : -1;
+        if (t < 0 && s < 0) return unknown_name(b->meta, a->name, e);
+        uint64_t bit = (uint64_t)1 << (t >= 0 ? t : META_TENSORS + s);
+        if (given & bit) return ag_err(e, ATTNGEN_E_INVALID_ARG, "argument '%s' is given twice", a->name);
+        given |= bit;
+        attngen_status st = s >= 0 ? set_scalar(b, s, a, e) : ATTNGEN_OK;
+        if (st != ATTNGEN_OK) return st;
+        if (t < 0) continue;
+        b->data[t] = a->data;
+        memcpy(b->stride[t], a->stride, sizeof b->stride[t]);
+    }
+    for (uint32_t t = 0; t < b->meta->ntensor; t++) {
+        if (!(given >> t & 1) && !b->meta->tensor[t].optional)
+            return ag_err(e, ATTNGEN_E_INVALID_ARG, "argument '%s' is missing", b->meta->tensor[t].name);
+    }
+    return ATTNGEN_OK;
+}
+
+/* ---- tensors */
+
+static int64_t extent(const BoundArgs *b, const TensorMeta *t, int dim) { return b->size[t->dim[dim]]; }
+static char letter(const TensorMeta *t, int dim) { return axis_letter[t->dim[dim]]; }
+
+static bool is_empty(const BoundArgs *b, const TensorMeta *t) {
+    for (int i = 0; i < t->rank; i++) {
+        if (extent(b, t, i) == 0) return true;
+    }
+    return false;
+}
+
+/* The bytes between the first and the last element must be an int64. */
+static bool reach_fits(const BoundArgs *b, int i) {
+    const TensorMeta *t = &b->meta->tensor[i];
+    int64_t reach = 0, step;
+    for (int k = 0; k < t->rank; k++) {
+        int64_t n = extent(b, t, k) - 1, stride = b->stride[i][k];
+        if (n <= 0) continue;
+        if (stride == INT64_MIN || __builtin_mul_overflow(n, stride < 0 ? -stride : stride, &step)) return false;
+        if (__builtin_add_overflow(reach, step, &reach)) return false;
+    }
+    return !__builtin_mul_overflow(reach, (int64_t)t->elem_bytes, &step);
+}
+
+static int64_t gcd(int64_t a, int64_t b) {
+    while (b) {
+        int64_t r = a % b;
+        a = b;
+        b = r;
+    }
+    return a;
+}
+
+/* Whether x * s = y * r for some 0 < x < n and 0 < y < m, where (n - 1) * s and (m - 1) * r are in range. */
+static bool coincide(int64_t s, int64_t n, int64_t r, int64_t m) {
+    if (s - r >= (m - 1) * r || r - s >= (n - 1) * s) return false; /* one dim lies within a step of the other: every sane tensor */
+    int64_t g = gcd(s, r);
+    return r / g < n && s / g < m;
+}
+
+/* Overlap that two dims alone make; the usual mistake is a broadcast output (stride 0). */
+static attngen_status check_overlap(const BoundArgs *b, int i, Err *e) {
+    const TensorMeta *t = &b->meta->tensor[i];
+    for (int p = 0; p < t->rank; p++) {
+        int64_t n = extent(b, t, p), s = b->stride[i][p];
+        if (n > 1 && s == 0) {
+            return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s: stride of %c is 0 with extent %lld: the elements of an output must not coincide", t->name,
+                          letter(t, p), LL(n));
+        }
+        for (int q = p + 1; q < t->rank; q++) {
+            int64_t m = extent(b, t, q), r = b->stride[i][q];
+            if (n <= 1 || m <= 1 || !coincide(llabs(s), n, llabs(r), m)) continue;
+            return ag_err(e, ATTNGEN_E_INVALID_ARG,
+                          "%s: strides %lld of %c and %lld of %c with extents %lld and %lld: the elements of an output must not coincide", t->name,
+                          LL(s), letter(t, p), LL(r), letter(t, q), LL(n), LL(m));
+        }
+    }
+    return ATTNGEN_OK;
+}
+
+static attngen_status check_tensor(const BoundArgs *b, int i, Err *e) {
+    const TensorMeta *t = &b->meta->tensor[i];
+    if (is_empty(b, t) || (!b->data[i] && t->optional)) return ATTNGEN_OK;
+    if (!b->data[i]) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s: data is null", t->name);
+    if ((uintptr_t)b->data[i] % t->elem_bytes) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s: data is not aligned to %d bytes", t->name, t->elem_bytes);
+    if (!reach_fits(b, i)) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s: its strides reach beyond 2^63 bytes", t->name);
+    return t->output ? check_overlap(b, i, e) : ATTNGEN_OK;
+}
+
+/* ---- 16-byte pieces */
+
+typedef enum Reason { MOVES_IN_PIECES, BAD_BASE, BAD_EXTENT, BAD_LAST_STRIDE, BAD_STRIDE } Reason;
+
+/* Why tensor i cannot be moved by 16-byte pieces along its last dim; *dim is where. */
+static Reason why_not(const BoundArgs *b, int i, int *dim) {
+    const TensorMeta *t = &b->meta->tensor[i];
+    int last = t->rank - 1, per_piece = PIECE / t->elem_bytes;
+    *dim = last;
+    if ((uintptr_t)b->data[i] % PIECE) return BAD_BASE;
+    if (extent(b, t, last) % per_piece) return BAD_EXTENT;
+    if (extent(b, t, last) > 1 && b->stride[i][last] != 1) return BAD_LAST_STRIDE;
+    for (*dim = 0; *dim < last; ++*dim) {
+        if (extent(b, t, *dim) > 1 && b->stride[i][*dim] % per_piece) return BAD_STRIDE;
+    }
+    return MOVES_IN_PIECES;
+}
+
+/* Tensors with rows; others (lse) always go by elements. */
+static bool has_rows(const BoundArgs *b, int i) { return b->meta->tensor[i].rank == 4 && b->data[i]; }
+
+attngen_status ag_args_bind(BoundArgs *b, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e) {
+    memset(b, 0, sizeof *b);
+    b->meta = m;
+    memcpy(b->size, sizes, sizeof(int64_t) * SZ_COUNT);
+    for (uint32_t i = 0; i < m->nscalar; i++) b->scalar[i] = m->scalar[i].deflt;
+    attngen_status s = set_args(b, args, nargs, e);
+    for (int i = 0; s == ATTNGEN_OK && i < (int)m->ntensor; i++) {
+        int dim;
+        s = check_tensor(b, i, e);
+        if (has_rows(b, i) && why_not(b, i, &dim) == MOVES_IN_PIECES) b->vec |= 1u << i;
+    }
+    return s;
+}
+
+static void explain_tensor(const BoundArgs *b, int i, char *out, size_t n) {
+    const TensorMeta *t = &b->meta->tensor[i];
+    const char *what = t->output ? "stores" : "loads";
+    int dim, per_piece = PIECE / t->elem_bytes;
+    long long stride, ext;
+    Reason why = why_not(b, i, &dim);
+    out[0] = 0;
+    if (why == MOVES_IN_PIECES) return;
+    stride = LL(b->stride[i][dim]);
+    ext = LL(extent(b, t, dim));
+    switch (why) {
+    case BAD_BASE: snprintf(out, n, "%s: element-wise %s, data is not aligned to %d bytes", t->name, what, PIECE); break;
+    case BAD_EXTENT:
+        snprintf(out, n, "%s: element-wise %s, extent of %c is %lld, no multiple of %d", t->name, what, letter(t, dim), ext, per_piece);
+        break;
+    case BAD_LAST_STRIDE: snprintf(out, n, "%s: element-wise %s, stride of %c is %lld", t->name, what, letter(t, dim), stride); break;
+    default:
+        snprintf(out, n, "%s: element-wise %s, stride of %c is %lld, no multiple of %d", t->name, what, letter(t, dim), stride, per_piece);
+        break;
+    }
+}
+
+void ag_args_explain(const BoundArgs *b, char *buf, size_t n) {
+    char one[256];
+    size_t used = 0;
+    if (!n) return;
+    buf[0] = 0;
+    for (int i = 0; i < (int)b->meta->ntensor && used < n; i++) {
+        if (!has_rows(b, i) || is_empty(b, &b->meta->tensor[i])) continue;
+        explain_tensor(b, i, one, sizeof one);
+        if (one[0]) used += (size_t)snprintf(buf + used, n - used, "%s%s", used ? "; " : "", one);
+    }
+}
+
+/* ---- the argument struct */
+
+void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params) {
+    memset(params, 0, k->param_bytes);
+    for (uint32_t i = 0; i < k->nslot; i++) {
+        const Slot *s = &k->slot[i];
+        char *at = (char *)params + s->offset;
+        int32_t i32;
+        float f32;
+        switch ((SlotKind)s->kind) {
+        case SLOT_POINTER: memcpy(at, &b->data[s->index], sizeof(void *)); break;
+        case SLOT_STRIDE: memcpy(at, &b->stride[s->index][s->dim], sizeof(int64_t)); break;
+        case SLOT_SIZE: i32 = (int32_t)b->size[s->index], memcpy(at, &i32, sizeof i32); break;
+        case SLOT_FLOAT: f32 = (float)b->scalar[s->index], memcpy(at, &f32, sizeof f32); break;
+        case SLOT_INT: i32 = (int32_t)b->scalar[s->index], memcpy(at, &i32, sizeof i32); break;
+        case SLOT_VEC: memcpy(at, &b->vec, sizeof b->vec); break;
+        }
+    }
+}
+
+attngen_status ag_launch(Loaded *l, const BoundArgs *b, int device, void *stream, Err *e) {
+    _Alignas(16) char params[META_PARAM_BYTES];
+    attngen_status s = ATTNGEN_OK;
+    for (uint32_t i = 0; s == ATTNGEN_OK && i < b->meta->nkernel; i++) {
+        const KernelMeta *k = &b->meta->kernel[i];
+        int64_t blocks = ag_formula(&k->blocks, b->size);
+        if (blocks <= 0) continue;
+        ag_args_pack(b, k, params);
+        s = ag_driver_launch(l, device, (int)i, (uint32_t)blocks, params, stream, e);
+    }
+    return s;
+}

@@ -1,0 +1,120 @@
+/* lower.c: Spec -> Math IR, naively: whole scores, whole softmax, straight from the typed syntax tree.
+ *
+ *   s   = (sum d: q * k) * scale          score = the spec's, of s          x = score where the mask holds, else -inf
+ *   mx  = max k: x      e = exp(x - mx)   den = sum k: e
+ *   o   = sum k: e * (1 / den) * v        lse = mx + log(den)
+ * A row that sees no key has mx = -inf and den = 0: finite(mx) keeps e at 0 there, so that o = 0 and lse = -inf without a NaN. */
+#include <math.h>
+
+#include "math_ir.h"
+
+typedef struct Lower {
+    const Spec *spec;
+    Nodes *p;
+    Ref s, *let; /* the scaled score; per let, its value */
+} Lower;
+
+static const MathTensor tensors[TEN_COUNT] = {
+    [TEN_Q] = {"q", DT_F32, 4, {AX_B, AX_H, AX_Q, AX_D}, {SZ_B, SZ_HQ, SZ_SQ, SZ_D}, false, false},
+    [TEN_K] = {"k", DT_F32, 4, {AX_B, AX_G, AX_K, AX_D}, {SZ_B, SZ_HKV, SZ_SK, SZ_D}, false, false},
+    [TEN_V] = {"v", DT_F32, 4, {AX_B, AX_G, AX_K, AX_D}, {SZ_B, SZ_HKV, SZ_SK, SZ_DV}, false, false},
+    [TEN_O] = {"o", DT_F32, 4, {AX_B, AX_H, AX_Q, AX_D}, {SZ_B, SZ_HQ, SZ_SQ, SZ_DV}, true, false},
+    [TEN_LSE] = {"lse", DT_F32, 3, {AX_B, AX_H, AX_Q}, {SZ_B, SZ_HQ, SZ_SQ}, true, true},
+};
+
+static Ref op(const Lower *l, Op o, Ref a, Ref b, Ref c) { return ag_node_op(l->p, o, a, b, c, (Span){0}); }
+
+static Ref constant(const Lower *l, Scalar v, Span at) { return ag_node_intern(l->p, (Node){.op = OP_CONST, .value = v, .span = at}); }
+
+static Ref param(const Lower *l, int index, Span at) {
+    const Param *x = &l->spec->param[index];
+    return x->bound ? constant(l, x->value, at) : ag_node_leaf(l->p, OP_PARAM, x->type, index, at);
+}
+
+static Ref size(const Lower *l, int index, Span at) {
+    if (index == SZ_D) return ag_node_int(l->p, l->spec->D);
+    if (index == SZ_DV) return ag_node_int(l->p, l->spec->Dv);
+    return ag_node_leaf(l->p, OP_SIZE, T_INT, index, at);
+}
+
+static Ref lower(const Lower *l, const Ast *e) {
+    switch (e->op) {
+    case OP_SCORE: return l->s;
+    case OP_LET: return l->let[e->index];
+    case OP_CONST: return constant(l, e->value, e->span);
+    case OP_PARAM: return param(l, e->index, e->span);
+    case OP_SIZE: return size(l, e->index, e->span);
+    case OP_AXIS: return ag_node_leaf(l->p, OP_AXIS, T_INT, e->index, e->span);
+    default: break;
+    }
+    Ref arg[3] = {0};
+    for (int i = 0; i < ag_op[e->op].arity; i++) arg[i] = lower(l, e->arg[i]);
+    return ag_node_op(l->p, e->op, arg[0], arg[1], arg[2], e->span);
+}
+
+/* An element of an input.  The rows of q count from 0, positions from `off`. */
+static Ref load(const Lower *l, int tensor) {
+    const MathTensor *t = &tensors[tensor];
+    Node n = {.op = OP_LOAD, .type = T_FLOAT, .index = tensor, .nsub = t->rank};
+    for (int i = 0; i < t->rank; i++) {
+        n.sub[i] = ag_node_leaf(l->p, OP_AXIS, T_INT, (int)t->axis[i], (Span){0});
+        if (t->axis[i] == AX_Q) n.sub[i] = op(l, OP_SUB, n.sub[i], size(l, SZ_OFF, (Span){0}), 0);
+    }
+    return ag_node_intern(l->p, n);
+}
+
+static Ref reduce(const Lower *l, Op o, Axis axis, Ref body, Span at) {
+    return ag_node_intern(l->p, (Node){.op = o, .arg = {body}, .index = axis, .span = at});
+}
+
+static Ref lower_score(Lower *l) {
+    const Spec *spec = l->spec;
+    Ref dot = reduce(l, OP_RSUM, AX_D, op(l, OP_MUL, load(l, TEN_Q), load(l, TEN_K), 0), (Span){0});
+    l->s = op(l, OP_MUL, dot, param(l, 0, (Span){0}), 0);
+    l->let = NEWN(l->p->arena, Ref, (size_t)spec->nlet + 1);
+    for (int i = 0; i < spec->nlet; i++) l->let[i] = lower(l, spec->let[i].value);
+    Ref score = spec->score ? lower(l, spec->score) : l->s;
+    if (!spec->mask) return score;
+    return ag_node_op(l->p, OP_SELECT, lower(l, spec->mask), score, ag_node_float(l->p, -INFINITY), spec->mask->span);
+}
+
+Math *ag_lower(Diag *d, const Spec *spec) {
+    Math *m = NEW(d->arena, Math);
+    m->d = d;
+    m->spec = spec;
+    ag_nodes_init(&m->nodes, d->arena);
+    for (int i = 0; i < TEN_COUNT; i++) {
+        m->tensor[i] = tensors[i];
+        if (i != TEN_LSE) m->tensor[i].type = spec->dtype;
+    }
+    Lower l = {.spec = spec, .p = &m->nodes};
+    Ref x = lower_score(&l), zero = ag_node_float(l.p, 0), one = ag_node_float(l.p, 1);
+    Span at = l.p->n[x].span;
+    Ref mx = reduce(&l, OP_RMAX, AX_K, x, at);
+    Ref e = ag_node_op(l.p, OP_EXP, op(&l, OP_SUB, x, op(&l, OP_FINITE, mx, 0, 0), 0), 0, 0, at);
+    Ref den = reduce(&l, OP_RSUM, AX_K, e, at);
+    Ref inv = op(&l, OP_SELECT, op(&l, OP_GT, den, zero, 0), op(&l, OP_DIV, one, den, 0), zero);
+    Ref o = reduce(&l, OP_RSUM, AX_K, op(&l, OP_MUL, op(&l, OP_MUL, e, inv, 0), load(&l, TEN_V), 0), at);
+    Ref lse = op(&l, OP_ADD, mx, op(&l, OP_LOG, den, 0, 0), 0);
+    m->out[m->nout++] = (MathOut){TEN_O, o};
+    m->out[m->nout++] = (MathOut){TEN_LSE, lse};
+    return m;
+}
+
+/* ---- rebuilding a whole Math IR */
+
+enum { RANGE_REFS = 5, CARRY_REFS = 3 };
+
+void ag_math_rebuild(Math *m, Nodes *to, Ref (*swap)(void *payload, Ref r), void *payload) {
+    KeyRange *g = &m->range;
+    Ref *const range[RANGE_REFS] = {&g->mask, &g->need_lo, &g->need_hi, &g->plain_lo, &g->plain_hi};
+    for (int i = 0; i < m->nout; i++) m->out[i].value = ag_node_rebuild(to, &m->nodes, m->out[i].value, swap, payload);
+    for (int i = 0; i < RANGE_REFS; i++) *range[i] = ag_node_rebuild(to, &m->nodes, *range[i], swap, payload);
+    for (int s = 0; s < m->nstream; s++)
+        for (int i = 0; i < m->stream[s].ncarry; i++) {
+            Carry *c = &m->stream[s].carry[i];
+            Ref *const ref[CARRY_REFS] = {&c->reduce, &c->body, &c->factor};
+            for (int k = 0; k < CARRY_REFS; k++) *ref[k] = ag_node_rebuild(to, &m->nodes, *ref[k], swap, payload);
+        }
+    m->nodes = *to;
+}

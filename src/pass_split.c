@@ -1,0 +1,136 @@
+/* pass_split.c: separates steps that need the guard (mask and end of the keys) from those that do not.
+ *
+ * The key loop over tiles [lo, hi) becomes, in the loop's direction,
+ *   loop.form peeled   a loop of guarded steps over [plain_hi, hi), one of plain steps over [plain_lo, plain_hi), and one of guarded steps over [lo, plain_lo)
+ *                      if the mask has a lower end
+ *   loop.form flagged  one loop; the guarded part of a step stands behind a condition that is the same for the whole block
+ * In a plain step the guard is true: it is replaced by that constant, and what this makes an identity goes away. */
+#include <assert.h>
+
+#include "compile.h"
+
+typedef struct Split {
+    Kernel *k;
+    Block *body; /* of the role */
+    Ins *loop;
+} Split;
+
+static Ref op2(Kernel *k, Op op, Ref a, Ref b) { return ag_node_op(&k->nodes, op, a, b, 0, (Span){0}); }
+
+static Ref let_before(Split *s, const char *name, Ref e, const char *note) {
+    int v = ag_val_scalar(s->k, name, T_INT);
+    s->k->val[v].nonneg = ag_nonneg(s->k, e);
+    Ins *i = ag_ins(s->k, TI_LET, v);
+    i->e[0] = e;
+    i->note = note;
+    ag_block_insert_before(s->body, s->loop, i);
+    return ag_kval(s->k, v);
+}
+
+/* ---- the guard replaced by true */
+static Ref guard_is_true(void *payload, Ref r) {
+    Kernel *k = payload;
+    const Node *g = &k->nodes.n[k->guard];
+    bool part = g->op == OP_AND && (r == g->arg[0] || r == g->arg[1]);
+    return r == k->guard || part ? ag_node_bool(&k->nodes, true) : 0;
+}
+static Ref unguarded(Kernel *k, Ref e) { return ag_node_rebuild(&k->nodes, &k->nodes, e, guard_is_true, k); }
+
+static bool is_identity(const Kernel *k, const Ins *i) {
+    const Node *n = &k->nodes.n[i->e[0]];
+    return i->op == TI_MAP && n->op == OP_VAL && n->index == i->dst;
+}
+
+static void make_plain(Kernel *k, Block *b) {
+    for (Ins *i = b->first, *next; i; i = next) {
+        next = i->next;
+        if (i->op == TI_MAP) {
+            Ref e = unguarded(k, i->e[0]);
+            if (e != i->e[0]) i->note = NULL;
+            i->e[0] = e;
+        }
+        if (is_identity(k, i)) ag_block_remove(b, i);
+        make_plain(k, &i->body);
+    }
+}
+
+/* dst = select(guard, x, c)  ->  dst = x;  if (masked) dst = select(guard, dst, c)      and any other guarded map stays as it is */
+static void make_flagged(Kernel *k, Block *b, Ref masked) {
+    for (Ins *i = b->first, *next; i; i = next) {
+        next = i->next;
+        const Node *n = &k->nodes.n[i->e[0]];
+        if (i->op != TI_MAP || n->op != OP_SELECT || n->arg[0] != k->guard) continue;
+        Ref hidden = n->arg[2], x = n->arg[1];
+        Ins *flag = ag_ins(k, TI_IF, -1), *map = ag_ins_clone(k, i);
+        map->e[0] = ag_node_op(&k->nodes, OP_SELECT, k->guard, ag_kval(k, i->dst), hidden, n->span);
+        map->note = NULL;
+        flag->e[0] = masked;
+        flag->note = "hidden keys get -inf";
+        ag_block_append(&flag->body, map);
+        ag_block_insert_after(b, i, flag);
+        i->e[0] = x;
+        i->note = NULL;
+        if (is_identity(k, i)) ag_block_remove(b, i);
+    }
+}
+
+/* ---- bounds */
+static void plain_tiles(Split *s, int tile_n) {
+    Kernel *k = s->k;
+    Ref bn = ag_node_int(&k->nodes, tile_n), zero = ag_node_int(&k->nodes, 0), hi = ag_node_leaf(&k->nodes, OP_SIZE, T_INT, SZ_SK, (Span){0});
+    k->plain_lo = k->lo;
+    if (k->clear_lo) {
+        Ref up = op2(k, OP_CEILDIV, op2(k, OP_MAX, k->clear_lo, zero), bn);
+        k->plain_lo = let_before(s, "j_plain_lo", op2(k, OP_MIN, op2(k, OP_MAX, up, k->lo), k->hi), NULL);
+    }
+    if (k->clear_hi) hi = op2(k, OP_MAX, op2(k, OP_MIN, k->clear_hi, hi), zero);
+    Ref down = op2(k, OP_FLOORDIV, hi, bn);
+    k->plain_hi =
+        let_before(s, "j_plain_hi", op2(k, OP_MAX, op2(k, OP_MIN, down, k->hi), k->plain_lo), "tiles j_plain_lo .. j_plain_hi need no mask");
+    if (k->plain_lo == k->lo) s->loop->prev->note = "tiles j_lo .. j_plain_hi need no mask";
+}
+
+static Ins *loop_over(Split *s, Ref lo, Ref hi, const char *note) {
+    Ins *l = ag_ins_clone(s->k, s->loop);
+    bool down = l->n < 0;
+    l->e[0] = down ? hi : lo;
+    l->e[1] = down ? lo : hi;
+    l->note = note;
+    return l;
+}
+
+static void peel(Split *s) {
+    Kernel *k = s->k;
+    Ins *part[3] = {loop_over(s, k->plain_hi, k->hi, "key tiles that need the mask"),
+                    loop_over(s, k->plain_lo, k->plain_hi, "key tiles that need none"),
+                    k->plain_lo == k->lo ? NULL : loop_over(s, k->lo, k->plain_lo, "key tiles at the lower end of the mask")};
+    make_plain(k, &part[1]->body);
+    bool down = s->loop->n < 0;
+    for (int i = 0; i < 3; i++) {
+        Ins *l = part[down ? i : 2 - i];
+        if (l) ag_block_insert_before(s->body, s->loop, l);
+    }
+    ag_block_remove(s->body, s->loop);
+}
+
+static void flag(Split *s) {
+    Kernel *k = s->k;
+    Ref j = ag_kval(k, k->key_loop), masked = op2(k, OP_GE, j, k->plain_hi);
+    if (k->plain_lo != k->lo) masked = op2(k, OP_OR, masked, op2(k, OP_LT, j, k->plain_lo));
+    make_flagged(k, &s->loop->body, masked);
+}
+
+/* Tells masked from plain steps        needs tiled   makes split */
+void ag_pass_split(Fn *fn) {
+    Kernel *k = fn->kernel;
+    Split s = {.k = k, .body = &k->role[0].body};
+    for (Ins *i = s.body->first; i; i = i->next)
+        if (i->op == TI_LOOP && i->dst == k->key_loop) s.loop = i;
+    assert(s.loop);
+    if (k->never_clear) return;
+    plain_tiles(&s, (int)fn->sched->f[F_TILE_N].v);
+    if (fn->sched->f[F_LOOP_FORM].v == 0)
+        peel(&s);
+    else
+        flag(&s);
+}

@@ -1,0 +1,528 @@
+/* pass_tile.c: Math IR -> Tile IR.
+ *
+ * Binds the axes: b, h and tiles of q to the blocks of the grid, tiles of k to a loop, d to fragments and shared tiles.  The result is synchronous and
+ * single-stage: one loop over all needed key tiles, every step guarded by the mask and the end of the keys.
+ *
+ * What a step computes follows from the stream's carries alone:
+ *   scores    a contraction over d of a tensor with q and one with k: an mma from shared tiles
+ *   maxima    body materialised in a fragment (hidden keys: -inf), combined with the old maximum into a new one
+ *   factors   row values from old and new maxima
+ *   sums      old value times factor; body materialised; row sums, or an mma with the tile of the tensor that has k and d
+ * Values that vary with fewer axes than their use are computed once per block, or once per row (Node.axes, from hoist). */
+#include <assert.h>
+
+#include "compile.h"
+
+typedef enum Level { LEVEL_ONCE, LEVEL_ROW, LEVEL_ELEM } Level;
+
+typedef struct Tiler {
+    Diag *d;
+    Kernel *k;
+    const Math *m;
+    const Stream *s;
+    Block *pre, *step, *post; /* before, inside and after the key loop */
+    Block *here;              /* where row values go now */
+    Level level;              /* of the expression being built */
+    int *held;                /* per math node: tile value that holds it now, -1 */
+    int *fresh, *kept;        /* per carry: value after and before this step's update */
+    Ref *todo;                /* bodies still to be computed in this step */
+    int ntodo;
+    int shared[TEN_COUNT]; /* per tensor: its shared tile, -1 */
+    int b, h, g, row0, q0, q_last, j;
+    int nonce, nrow; /* counters for names */
+} Tiler;
+
+static int round_up(int x, int to) { return (x + to - 1) / to * to; }
+static int64_t field(const Kernel *k, FieldId f) { return k->sched->f[f].v; }
+
+/* ---- small builders */
+static Ref op2(Tiler *t, Op op, Ref a, Ref b) { return ag_node_op(&t->k->nodes, op, a, b, 0, (Span){0}); }
+static Ref num(Tiler *t, int64_t v) { return ag_node_int(&t->k->nodes, v); }
+static Ref size(Tiler *t, Size s) { return ag_node_leaf(&t->k->nodes, OP_SIZE, T_INT, s, (Span){0}); }
+static Ref val(Tiler *t, int v) { return ag_kval(t->k, v); }
+
+static Ins *add(Tiler *t, Block *to, TileOp op, int dst, const char *note) {
+    Ins *i = ag_ins(t->k, op, dst);
+    i->note = note;
+    ag_block_append(to, i);
+    return i;
+}
+static int let(Tiler *t, Block *to, const char *name, Ref e, const char *note) {
+    int v = ag_val_scalar(t->k, name, t->k->nodes.n[e].type);
+    t->k->val[v].nonneg = ag_nonneg(t->k, e);
+    add(t, to, TI_LET, v, note)->e[0] = e;
+    return v;
+}
+static int frag(Tiler *t, const char *name, int cols, DType type, Layout layout) {
+    return ag_val(t->k, (Val){.name = ag_str(name),
+                              .space = SPACE_FRAG,
+                              .type = type,
+                              .rows = (int)field(t->k, F_TILE_M),
+                              .cols = cols,
+                              .layout = layout,
+                              .over = -1,
+                              .reference = -1,
+                              .carry = -1});
+}
+static int row(Tiler *t, Str name) {
+    return ag_val(t->k, (Val){.name = name,
+                              .space = SPACE_ROW,
+                              .type = DT_F32,
+                              .rows = (int)field(t->k, F_TILE_M),
+                              .cols = 1,
+                              .over = -1,
+                              .reference = -1,
+                              .carry = -1});
+}
+static void set_positions(Tiler *t, Ins *i) { /* where the elements of a map are */
+    i->e[1] = val(t, t->q0);
+    i->e[2] = t->j >= 0 ? op2(t, OP_MUL, val(t, t->j), num(t, field(t->k, F_TILE_N))) : 0;
+}
+
+/* ---- expressions */
+static Level level_of(const Node *n) {
+    if (n->axes & (1 << AX_K | 1 << AX_D)) return LEVEL_ELEM;
+    return n->axes & 1 << AX_Q ? LEVEL_ROW : LEVEL_ONCE;
+}
+static Ref rebuild(Tiler *t, Ref r, Level level);
+
+/* Computes math node r once per block or per row, ahead of its use, and remembers where. */
+static int materialise_low(Tiler *t, Ref r, Level level, const char *name) {
+    if (t->held[r] >= 0) return t->held[r];
+    Ref e = rebuild(t, r, level);
+    if (level == LEVEL_ONCE) {
+        if (!name) name = ag_fmt(t->k->arena, "c%d", t->nonce++).s;
+        return t->held[r] = let(t, t->pre, name, e, NULL);
+    }
+    int v = row(t, name ? ag_str(name) : ag_fmt(t->k->arena, "r%d", t->nrow++));
+    Ins *i = add(t, t->here, TI_MAP, v, NULL);
+    i->e[0] = e;
+    i->span = t->m->nodes.n[r].span;
+    set_positions(t, i);
+    return t->held[r] = v;
+}
+
+static Ref swap_node(void *payload, Ref r) {
+    Tiler *t = payload;
+    const Node *n = &t->m->nodes.n[r];
+    if (t->held[r] >= 0) return val(t, t->held[r]);
+    switch (n->op) {
+    case OP_CARRY: return val(t, n->old ? t->kept[n->index] : t->fresh[n->index]);
+    case OP_AXISMIN: return val(t, t->q0);
+    case OP_AXISMAX: return val(t, t->q_last);
+    case OP_AXIS:
+        if (n->index == AX_B) return val(t, t->b);
+        if (n->index == AX_H) return val(t, t->h);
+        return n->index == AX_G ? val(t, t->g) : 0;
+    case OP_LOAD:
+    case OP_RSUM:
+    case OP_RMAX:
+        ag_unsupported(t->d, n->span, "this needs `%s` of single elements, which no kernel of this version loads", ag_op[n->op].name);
+        ag_stop(t->d);
+    default: break;
+    }
+    Level own = level_of(n);
+    bool worth = ag_op[n->op].arity > 0 && own < t->level && (own == LEVEL_ONCE || n->type == T_FLOAT);
+    return worth ? val(t, materialise_low(t, r, own, NULL)) : 0;
+}
+
+static Ref rebuild(Tiler *t, Ref r, Level level) {
+    Level outer = t->level;
+    t->level = level;
+    /* the root itself is what is being computed: only what is below it may be taken from elsewhere, unless it is held */
+    Ref e = ag_node_rebuild(&t->k->nodes, &t->m->nodes, r, swap_node, t);
+    t->level = outer;
+    return e;
+}
+
+/* Does computing `root` read what holds `node` now?  Stops at nodes that are held. */
+static bool reads(const Tiler *t, Ref root, Ref node, uint8_t *seen) {
+    if (root == node) return true;
+    if (!root || seen[root] || t->held[root] >= 0) return false;
+    seen[root] = 1;
+    const Node *n = &t->m->nodes.n[root];
+    for (int i = 0; i < 3; i++)
+        if (reads(t, n->arg[i], node, seen)) return true;
+    return false;
+}
+/* The math node whose fragment r may overwrite: one that r reads and nothing later does; 0 if there is none. */
+static Ref overwritable(Tiler *t, Ref r) {
+    int n = t->m->nodes.len;
+    for (Ref x = 1; x < n; x++) {
+        if (t->held[x] < 0 || t->k->val[t->held[x]].space != SPACE_FRAG) continue;
+        bool later = false, now = reads(t, r, x, NEWN(t->k->arena, uint8_t, (size_t)n));
+        int held = t->held[r];
+        t->held[r] = 0; /* later readers of r take r itself */
+        for (int i = 0; i < t->ntodo && !later; i++) later = t->todo[i] != r && reads(t, t->todo[i], x, NEWN(t->k->arena, uint8_t, (size_t)n));
+        t->held[r] = held;
+        if (now && !later) return x;
+    }
+    return 0;
+}
+
+/* Puts element-level node r, computed as e, into a fragment and remembers it there. */
+static int materialise_elem(Tiler *t, Ref r, Ref e, const char *name, const char *note) {
+    Ref old = t->held[r] >= 0 ? r : overwritable(t, r);
+    int v = old ? t->held[old] : frag(t, name, (int)field(t->k, F_TILE_N), DT_F32, LAYOUT_ACC);
+    Ins *i = add(t, t->step, TI_MAP, v, note);
+    i->e[0] = e;
+    i->span = t->m->nodes.n[r].span;
+    set_positions(t, i);
+    if (old) t->held[old] = -1;
+    return t->held[r] = v;
+}
+
+/* ---- the guard: the mask with the end of the keys */
+static bool positive(const Math *m, Ref r) {
+    const Node *n = &m->nodes.n[r];
+    if (n->op == OP_CONST) return n->type == T_FLOAT ? n->value.u.f > 0 : n->value.u.i > 0;
+    if (n->op == OP_PARAM) return m->spec->param[n->index].positive;
+    return n->op == OP_MUL && positive(m, n->arg[0]) && positive(m, n->arg[1]);
+}
+static bool zero_where_hidden(const Tiler *t, Ref r);
+/* Laws: is node r -inf (or 0) wherever the guarded maximum bodies are -inf? */
+static bool neg_inf_where_hidden(const Tiler *t, Ref r) {
+    const Node *n = &t->m->nodes.n[r];
+    for (int i = 0; i < t->s->ncarry; i++)
+        if (t->s->carry[i].combine == OP_RMAX && t->s->carry[i].body == r) return true;
+    switch (n->op) {
+    case OP_SUB: return neg_inf_where_hidden(t, n->arg[0]);
+    case OP_ADD: return neg_inf_where_hidden(t, n->arg[0]) || neg_inf_where_hidden(t, n->arg[1]);
+    case OP_MUL:
+        return (positive(t->m, n->arg[0]) && neg_inf_where_hidden(t, n->arg[1])) || (positive(t->m, n->arg[1]) && neg_inf_where_hidden(t, n->arg[0]));
+    default: return false;
+    }
+}
+static bool zero_where_hidden(const Tiler *t, Ref r) {
+    const Node *n = &t->m->nodes.n[r];
+    switch (n->op) {
+    case OP_EXP:
+    case OP_EXP2: return neg_inf_where_hidden(t, n->arg[0]);
+    case OP_MUL: return zero_where_hidden(t, n->arg[0]) || zero_where_hidden(t, n->arg[1]);
+    default: return false;
+    }
+}
+static Ref key_in_range(Tiler *t) { return op2(t, OP_LT, ag_node_leaf(&t->k->nodes, OP_AXIS, T_INT, AX_K, (Span){0}), size(t, SZ_SK)); }
+
+/* body of a carry as kernel expression, with hidden keys at the identity of its reduction */
+static Ref guarded(Tiler *t, const Carry *c, Ref body) {
+    const Node *n = &t->m->nodes.n[body];
+    double identity = c->combine == OP_RMAX ? c->init : 0.0;
+    if (c->combine == OP_RSUM && zero_where_hidden(t, body)) return rebuild(t, body, LEVEL_ELEM);
+    bool is_mask = n->op == OP_SELECT && n->arg[0] == t->m->range.mask && ag_node_is_neg_inf(&t->m->nodes, n->arg[2]) && c->combine == OP_RMAX;
+    Ref x = rebuild(t, is_mask ? n->arg[1] : body, LEVEL_ELEM);
+    return ag_node_op(&t->k->nodes, OP_SELECT, t->k->guard, x, ag_node_float(&t->k->nodes, identity), n->span);
+}
+
+/* ---- contractions */
+static int tensor_with(const Tiler *t, const Node *product, Axis axis) {
+    for (int i = 0; i < 2; i++) {
+        const Node *n = &t->m->nodes.n[product->arg[i]];
+        if (n->op != OP_LOAD) continue;
+        const MathTensor *x = &t->m->tensor[n->index];
+        for (int a = 0; a < x->rank; a++)
+            if (x->axis[a] == axis) return n->index;
+    }
+    return -1;
+}
+static int shared_tile(Tiler *t, int tensor) {
+    if (t->shared[tensor] >= 0) return t->shared[tensor];
+    const MathTensor *x = &t->m->tensor[tensor];
+    bool keys = x->axis[2] == AX_K;
+    KernelTensor *kt = &t->k->tensor[tensor];
+    char *upper = (char *)ag_fmt(t->k->arena, "%s", x->name).s;
+    upper[0] = (char)(upper[0] - 'a' + 'A');
+    int v = ag_val(t->k, (Val){.name = ag_str(upper),
+                               .space = SPACE_SHARED,
+                               .type = x->type,
+                               .rows = (int)field(t->k, keys ? F_TILE_N : F_TILE_M),
+                               .cols = round_up(kt->cols, 16),
+                               .stages = 1,
+                               .swizzle = -1,
+                               .offset = -1,
+                               .bytes = -1,
+                               .over = -1,
+                               .reference = -1,
+                               .carry = -1});
+    Ins *i = add(t, keys ? t->step : t->pre, TI_COPY, v, NULL);
+    i->a = tensor;
+    i->e[0] = num(t, 0);
+    i->e[1] = keys ? op2(t, OP_MUL, val(t, t->j), num(t, field(t->k, F_TILE_N))) : val(t, t->row0);
+    i->e[2] = size(t, kt->rows);
+    i->e[3] = val(t, t->b);
+    i->e[4] = val(t, kt->heads == SZ_HQ ? t->h : t->g);
+    kt->used = true;
+    return t->shared[tensor] = v;
+}
+
+/* Emits the mma of every score contraction (sum over d of a q-tensor times a k-tensor) that `r` needs. */
+static void contract_scores(Tiler *t, Ref r, uint8_t *seen) {
+    if (!r || seen[r] || t->held[r] >= 0) return;
+    seen[r] = 1;
+    const Node *n = &t->m->nodes.n[r];
+    if (n->op == OP_RSUM && n->index == AX_D) {
+        const Node *p = &t->m->nodes.n[n->arg[0]];
+        int a = p->op == OP_MUL ? tensor_with(t, p, AX_Q) : -1, b = p->op == OP_MUL ? tensor_with(t, p, AX_K) : -1;
+        if (a < 0 || b < 0) {
+            ag_unsupported(t->d, n->span, "a sum over d must be of a product of one tensor over queries and one over keys");
+            ag_stop(t->d);
+        }
+        int v = frag(t, "S", (int)field(t->k, F_TILE_N), DT_F32, LAYOUT_ACC), sa = shared_tile(t, a), sb = shared_tile(t, b);
+        Ins *i = add(t, t->step, TI_MMA, v, "---- scores");
+        i->a = sa;
+        i->b = sb;
+        i->e[0] = i->e[1] = num(t, 0);
+        i->trans = i->zero = true;
+        i->span = n->span;
+        t->held[r] = v;
+        return;
+    }
+    for (int i = 0; i < 3; i++) contract_scores(t, n->arg[i], seen);
+}
+
+/* A sum body that is (elements) * (tensor over k and d): the elements' node, and the tensor; 0 if it is not. */
+static Ref weighted(const Tiler *t, Ref body, int *tensor) {
+    const Node *n = &t->m->nodes.n[body];
+    if (!(n->axes & 1 << AX_D)) return 0;
+    for (int i = 0; i < 2 && n->op == OP_MUL; i++) {
+        const Node *x = &t->m->nodes.n[n->arg[i]];
+        if (x->op == OP_LOAD && !(t->m->nodes.n[n->arg[1 - i]].axes & 1 << AX_D)) {
+            *tensor = x->index;
+            return n->arg[1 - i];
+        }
+    }
+    ag_unsupported(t->d, n->span, "a sum over keys must be of weights times one tensor over keys");
+    ag_stop(t->d);
+}
+
+/* ---- prologue: which tile this block computes */
+static void decode_block(Tiler *t) {
+    Kernel *k = t->k;
+    Ref bm = num(t, field(k, F_TILE_M));
+    Ref tiles_m = op2(t, OP_CEILDIV, size(t, SZ_SQ), bm);
+    k->blocks = op2(t, OP_MUL, op2(t, OP_MUL, tiles_m, size(t, SZ_HQ)), size(t, SZ_B));
+    int tiles = let(t, t->pre, "tiles_m", tiles_m, "---- the tile of this block");
+    Ref rest = ag_node_leaf(&k->nodes, OP_BLOCK, T_INT, 0, (Span){0}), place[AX_COUNT] = {0}, extent[AX_COUNT] = {0};
+    extent[AX_Q] = val(t, tiles);
+    extent[AX_H] = size(t, SZ_HQ);
+    extent[AX_B] = size(t, SZ_B);
+    for (int i = 0; i < 3; i++) {
+        Axis x = (Axis)k->sched->order[i];
+        place[x] = i < 2 ? op2(t, OP_MOD, rest, extent[x]) : rest;
+        rest = op2(t, OP_FLOORDIV, rest, extent[x]);
+    }
+    if (field(k, F_LONGEST)) place[AX_Q] = op2(t, OP_SUB, op2(t, OP_SUB, val(t, tiles), num(t, 1)), place[AX_Q]);
+    int m = let(t, t->pre, "m", place[AX_Q], field(k, F_LONGEST) ? "last query tiles, with the most keys, first" : NULL);
+    t->h = let(t, t->pre, "h", place[AX_H], NULL);
+    t->b = let(t, t->pre, "b", place[AX_B], NULL);
+    t->g = let(t, t->pre, "g", op2(t, OP_FLOORDIV, val(t, t->h), op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV))), "kv head");
+    t->row0 = let(t, t->pre, "row0", op2(t, OP_MUL, val(t, m), bm), NULL);
+    t->q0 = let(t, t->pre, "q0", op2(t, OP_ADD, val(t, t->row0), size(t, SZ_OFF)), "position of the first query row");
+    Ref last = op2(t, OP_SUB, op2(t, OP_MIN, op2(t, OP_ADD, val(t, t->row0), bm), size(t, SZ_SQ)), num(t, 1));
+    t->q_last = let(t, t->pre, "q_last", op2(t, OP_ADD, last, size(t, SZ_OFF)), "and of the last");
+}
+
+/* Key tiles that can contribute. */
+static void bound_keys(Tiler *t) {
+    const KeyRange *r = &t->m->range;
+    Ref bn = num(t, field(t->k, F_TILE_N)), zero = num(t, 0), lo = zero, hi = size(t, SZ_SK);
+    if (r->need_lo) lo = op2(t, OP_MAX, rebuild(t, r->need_lo, LEVEL_ONCE), zero);
+    if (r->need_hi) hi = op2(t, OP_MIN, rebuild(t, r->need_hi, LEVEL_ONCE), hi);
+    if (r->never_needed) hi = zero;
+    int j_lo = let(t, t->pre, "j_lo", r->need_lo ? op2(t, OP_FLOORDIV, lo, bn) : zero, "---- key tiles j_lo .. j_hi can contribute");
+    Ref up = op2(t, OP_CEILDIV, r->need_hi ? op2(t, OP_MAX, hi, zero) : hi, bn);
+    int j_hi = let(t, t->pre, "j_hi", r->need_lo || r->need_hi ? op2(t, OP_MAX, up, val(t, j_lo)) : up, NULL);
+    t->k->lo = val(t, j_lo);
+    t->k->hi = val(t, j_hi);
+    t->k->never_clear = r->mask && r->never_plain;
+    if (r->plain_lo) t->k->clear_lo = rebuild(t, r->plain_lo, LEVEL_ONCE);
+    if (r->plain_hi) t->k->clear_hi = rebuild(t, r->plain_hi, LEVEL_ONCE);
+}
+
+/* ---- carries */
+static void init_carries(Tiler *t) {
+    for (int i = 0; i < t->s->ncarry; i++) {
+        const Carry *c = &t->s->carry[i];
+        bool wide = c->axes & 1 << AX_D;
+        int v = wide ? frag(t, c->name.s, round_up(t->m->spec->Dv, 16), DT_F32, LAYOUT_ACC) : row(t, c->name);
+        Val *x = &t->k->val[v];
+        x->carry = i;
+        x->reference = c->reference >= 0 ? t->kept[c->reference] : -1;
+        x->partial = !wide && c->combine == OP_RSUM;
+        t->kept[i] = t->fresh[i] = v;
+        add(t, t->pre, TI_FILL, v, i == 0 ? "---- carried over the key tiles" : NULL)->e[0] = ag_node_float(&t->k->nodes, c->init);
+        if (c->combine == OP_RMAX) t->fresh[i] = row(t, ag_fmt(t->k->arena, "%.*s_new", STRF(c->name)));
+    }
+}
+
+static void forget_todo(Tiler *t, Ref body) {
+    for (int i = 0; i < t->ntodo; i++)
+        if (t->todo[i] == body) {
+            t->todo[i] = t->todo[--t->ntodo];
+            return;
+        }
+}
+
+static void step_max(Tiler *t, int index) {
+    const Carry *c = &t->s->carry[index];
+    Ref e = guarded(t, c, c->body);
+    forget_todo(t, c->body);
+    int x = materialise_elem(t, c->body, e, "X", "hidden keys get -inf");
+    Ins *i = add(t, t->step, TI_REDUCE, t->fresh[index], "---- new maxima, and what older sums are worth under them");
+    i->a = x;
+    i->b = t->kept[index];
+    i->reduce = OP_RMAX;
+    i->span = t->m->nodes.n[c->reduce].span;
+}
+
+static void step_rescale(Tiler *t, int index) {
+    const Carry *c = &t->s->carry[index];
+    if (!c->factor) return;
+    int f = materialise_low(t, c->factor, LEVEL_ROW, ag_fmt(t->k->arena, c->reference > 0 ? "rescale%d" : "rescale", c->reference).s),
+        v = t->kept[index];
+    Ins *i = add(t, t->step, TI_MAP, v, NULL);
+    i->e[0] = op2(t, OP_MUL, val(t, v), val(t, f));
+    i->span = t->m->nodes.n[c->reduce].span;
+    set_positions(t, i);
+}
+
+static void step_sum(Tiler *t, int index) {
+    const Carry *c = &t->s->carry[index];
+    int tensor = -1;
+    Ref wide = weighted(t, c->body, &tensor), body = wide ? wide : c->body;
+    forget_todo(t, body);
+    int x = t->held[body];
+    if (x < 0) x = materialise_elem(t, body, guarded(t, c, body), "E", "---- weights");
+    if (!wide) {
+        Ins *i = add(t, t->step, TI_REDUCE, t->kept[index], NULL);
+        i->a = x;
+        i->b = t->kept[index];
+        i->reduce = OP_RSUM;
+        i->span = t->m->nodes.n[c->reduce].span;
+        return;
+    }
+    int p = frag(t, "P", (int)field(t->k, F_TILE_N), t->m->spec->dtype, LAYOUT_A);
+    Ins *i = add(t, t->step, TI_MAP, p, "rounded to the storage type");
+    i->e[0] = val(t, x);
+    set_positions(t, i);
+    int b = shared_tile(t, tensor);
+    i = add(t, t->step, TI_MMA, t->kept[index], "---- weighted values");
+    i->a = p;
+    i->b = b;
+    i->e[0] = i->e[1] = num(t, 0);
+    i->span = t->m->nodes.n[c->reduce].span;
+}
+
+static void build_step(Tiler *t) {
+    const Stream *s = t->s;
+    int n = t->m->nodes.len, ignore;
+    t->todo = NEWN(t->k->arena, Ref, (size_t)s->ncarry);
+    for (int i = 0; i < s->ncarry; i++) {
+        Ref wide = s->carry[i].combine == OP_RSUM ? weighted(t, s->carry[i].body, &ignore) : 0;
+        t->todo[t->ntodo++] = wide ? wide : s->carry[i].body;
+    }
+    uint8_t *seen = NEWN(t->k->arena, uint8_t, (size_t)n);
+    for (int i = 0; i < t->ntodo; i++) contract_scores(t, t->todo[i], seen);
+    for (int i = 0; i < s->ncarry; i++)
+        if (s->carry[i].combine == OP_RMAX) step_max(t, i);
+    for (int i = 0; i < s->ncarry; i++) step_rescale(t, i);
+    for (int i = 0; i < s->ncarry; i++)
+        if (s->carry[i].combine == OP_RSUM) step_sum(t, i);
+    for (int i = 0; i < s->ncarry; i++)
+        if (t->fresh[i] != t->kept[i]) {
+            Ins *x = add(t, t->step, TI_MAP, t->kept[i], NULL);
+            x->e[0] = val(t, t->fresh[i]);
+            set_positions(t, x);
+        }
+}
+
+/* ---- outputs */
+static void build_outputs(Tiler *t) {
+    /* after the loop a carry's only value is the kept one, and nothing computed inside a step is known */
+    for (int i = 0; i < t->m->nodes.len; i++)
+        if (t->held[i] >= 0 && t->k->val[t->held[i]].space != SPACE_SCALAR) t->held[i] = -1;
+    for (int i = 0; i < t->s->ncarry; i++) t->fresh[i] = t->kept[i];
+    t->here = t->post;
+    t->j = -1;
+    const char *note = "---- outputs";
+    for (int i = 0; i < t->s->ncarry; i++)
+        if (t->k->val[t->kept[i]].partial) {
+            int total = row(t, ag_fmt(t->k->arena, "%.*s_total", STRF(t->s->carry[i].name)));
+            add(t, t->post, TI_TOTAL, total, note)->a = t->kept[i];
+            note = NULL;
+            t->fresh[i] = total;
+        }
+    for (int i = 0; i < t->m->nout; i++) {
+        const MathOut *o = &t->m->out[i];
+        bool wide = t->m->tensor[o->tensor].rank == 4;
+        Ref e = rebuild(t, o->value, wide ? LEVEL_ELEM : LEVEL_ROW);
+        int v = wide ? -1 : row(t, ag_str(t->m->tensor[o->tensor].name));
+        for (int c = 0; c < t->s->ncarry && wide && v < 0; c++)
+            if (t->s->carry[c].axes & 1 << AX_D) v = t->kept[c];
+        assert(v >= 0);
+        Ins *x = add(t, t->post, TI_MAP, v, NULL);
+        x->e[0] = e;
+        x->span = t->m->nodes.n[o->value].span;
+        set_positions(t, x);
+        x = add(t, t->post, wide ? TI_STORE : TI_STORE_ROW, -1, NULL);
+        x->a = v;
+        x->n = o->tensor;
+        x->e[0] = val(t, t->row0);
+        x->e[1] = size(t, SZ_SQ);
+        x->e[2] = val(t, t->b);
+        x->e[3] = val(t, t->h);
+        t->k->tensor[o->tensor].used = true;
+    }
+}
+
+static void describe_tensors(Kernel *k, const Math *m) {
+    for (int i = 0; i < TEN_COUNT; i++) {
+        const MathTensor *x = &m->tensor[i];
+        k->tensor[i] = (KernelTensor){
+            .name = x->name, .type = x->type, .rank = x->rank, .rows = x->size[2], .heads = x->size[1], .output = x->output, .optional = x->optional};
+        if (x->rank == 4) k->tensor[i].cols = x->size[3] == SZ_DV ? m->spec->Dv : m->spec->D;
+    }
+}
+
+/* Math IR -> Tile IR        needs stream, range, axes   makes tiled */
+void ag_pass_tile(Fn *fn) {
+    const Math *m = fn->math;
+    assert(m->nstream == 1);
+    Str name = ag_fmt(fn->d->arena, "%.*s_fwd", STRF(fn->spec->name));
+    Kernel *k = fn->kernel = ag_kernel_new(fn->d, fn->spec, fn->sched, fn->target, name);
+    describe_tensors(k, m);
+    k->nrole = 1;
+    k->role[0] = (Role){.name = "all", .warps = (int)field(k, F_WARPS)};
+    k->threads = 32 * k->role[0].warps;
+    k->per_sm = (int)field(k, F_PER_SM);
+    k->numerics = ag_fmt(fn->d->arena, "f32acc-ex2-n%d", (int)field(k, F_TILE_N));
+    Ins *loop = ag_ins(k, TI_LOOP, -1);
+    Block post = {0};
+    Tiler t = {.d = fn->d, .k = k, .m = m, .s = &m->stream[0], .pre = &k->role[0].body, .step = &loop->body, .post = &post, .j = -1};
+    t.held = NEWN(fn->d->arena, int, (size_t)m->nodes.len);
+    for (int i = 0; i < m->nodes.len; i++) t.held[i] = -1;
+    for (int i = 0; i < TEN_COUNT; i++) t.shared[i] = -1;
+    t.fresh = NEWN(fn->d->arena, int, (size_t)t.s->ncarry);
+    t.kept = NEWN(fn->d->arena, int, (size_t)t.s->ncarry);
+    t.here = t.step;
+
+    decode_block(&t);
+    bound_keys(&t);
+    init_carries(&t);
+    loop->dst = k->key_loop = t.j = ag_val_scalar(k, "j", T_INT);
+    k->val[t.j].nonneg = true; /* j_lo is */
+    bool down = field(k, F_DIRECTION) == 0;
+    loop->n = down ? -1 : 1;
+    loop->e[0] = down ? k->hi : k->lo;
+    loop->e[1] = down ? k->lo : k->hi;
+    k->guard = key_in_range(&t);
+    if (m->range.mask) k->guard = op2(&t, OP_AND, rebuild(&t, m->range.mask, LEVEL_ELEM), k->guard);
+    build_step(&t);
+    ag_block_append(t.pre, loop);
+    build_outputs(&t);
+    for (Ins *i = post.first, *next; i; i = next) {
+        next = i->next;
+        ag_block_remove(&post, i);
+        ag_block_append(t.pre, i);
+    }
+}

@@ -1,0 +1,300 @@
+/* reference.c: attention from the syntax tree, in double precision; and the same done naively in the storage type, the yardstick for errors.
+ *
+ * For a query at position q = row + off and every key k that the mask lets through,
+ *     x[k] = score(scale * <Q[q], K[k]>),  LSE = log(sum exp x),  O = sum exp(x[k] - LSE) V[k].
+ * Keys that are hidden contribute nothing at all: their K and V are not even read.  A row that sees no key (or only keys of score -inf) gives O = 0
+ * and LSE = -inf.  Shares nothing with the compiler's passes, nor with the kernels' arithmetic in op.c. */
+#include "host.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- expressions, in double and int64 */
+
+/* Where an expression is evaluated, and the lets already known there. */
+typedef struct Point {
+    const Spec *spec;
+    const HostCall *call;
+    int64_t axis[AX_COUNT];
+    double s;
+    uint64_t known; /* bit per let */
+    Scalar let[SPEC_MAX_LETS];
+} Point;
+
+static Scalar of_bool(bool b) { return (Scalar){T_BOOL, {.b = b}}; }
+static Scalar of_int(int64_t i) { return (Scalar){T_INT, {.i = i}}; }
+static Scalar of_float(double f) { return (Scalar){T_FLOAT, {.f = f}}; }
+
+/* Rounds down; 0 for b = 0. */
+static int64_t divide(int64_t a, int64_t b) {
+    if (b == 0) return 0;
+    if (b == -1) return (int64_t)(0 - (uint64_t)a);
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+
+static int64_t int_op(Op op, int64_t a, int64_t b, int64_t c) {
+    uint64_t x = (uint64_t)a, y = (uint64_t)b;
+    switch (op) {
+    case OP_ADD: return (int64_t)(x + y);
+    case OP_SUB: return (int64_t)(x - y);
+    case OP_MUL: return (int64_t)(x * y);
+    case OP_NEG: return (int64_t)(0 - x);
+    case OP_FLOORDIV: return divide(a, b);
+    case OP_MOD: return b == 0 ? 0 : (int64_t)(x - y * (uint64_t)divide(a, b));
+    case OP_RELU: return a > 0 ? a : 0;
+    case OP_ABS: return a < 0 ? (int64_t)(0 - x) : a;
+    case OP_MIN: return a < b ? a : b;
+    case OP_MAX: return a > b ? a : b;
+    case OP_CLAMP: a = a > b ? a : b; return a < c ? a : c;
+    default: return a; /* floor */
+    }
+}
+
+static double float_op(Op op, double a, double b, double c) {
+    double r;
+    switch (op) {
+    case OP_ADD: return a + b;
+    case OP_SUB: return a - b;
+    case OP_MUL: return a * b;
+    case OP_DIV: return a / b;
+    case OP_FLOORDIV: return floor(a / b);
+    case OP_MOD: r = fmod(a, b); return r != 0 && signbit(r) != signbit(b) ? r + b : r;
+    case OP_POW: return pow(a, b);
+    case OP_NEG: return -a;
+    case OP_EXP: return exp(a);
+    case OP_EXP2: return exp2(a);
+    case OP_LOG: return log(a);
+    case OP_LOG2: return log2(a);
+    case OP_TANH: return tanh(a);
+    case OP_SIGMOID: return a >= 0 ? 1 / (1 + exp(-a)) : exp(a) / (1 + exp(a));
+    case OP_SOFTPLUS: return a > 0 ? a + log1p(exp(-a)) : log1p(exp(a));
+    case OP_RELU: return fmax(a, 0);
+    case OP_SQRT: return sqrt(a);
+    case OP_RSQRT: return 1 / sqrt(a);
+    case OP_SIN: return sin(a);
+    case OP_COS: return cos(a);
+    case OP_ABS: return fabs(a);
+    case OP_MIN: return fmin(a, b);
+    case OP_MAX: return fmax(a, b);
+    default: return fmin(fmax(a, b), c); /* clamp */
+    }
+}
+
+static bool compare(Op op, Scalar x, Scalar y) {
+    bool f = x.type == T_FLOAT;
+    bool less = f ? x.u.f < y.u.f : x.u.i < y.u.i, equal = f ? x.u.f == y.u.f : x.u.i == y.u.i, more = f ? x.u.f > y.u.f : x.u.i > y.u.i;
+    switch (op) {
+    case OP_LT: return less;
+    case OP_LE: return less || equal;
+    case OP_GT: return more;
+    case OP_GE: return more || equal;
+    case OP_EQ: return equal;
+    default: return !equal;
+    }
+}
+
+static int64_t to_int(double x) {
+    if (isnan(x)) return 0;
+    return x <= INT32_MIN ? INT32_MIN : x >= INT32_MAX ? INT32_MAX : (int64_t)floor(x);
+}
+
+static Scalar eval(Point *p, const Ast *e);
+
+static Scalar eval_leaf(Point *p, const Ast *e) {
+    const Spec *spec = p->spec;
+    switch (e->op) {
+    case OP_CONST: return e->value;
+    case OP_AXIS: return of_int(p->axis[e->index]);
+    case OP_SIZE: return of_int(p->call->size[e->index]);
+    case OP_PARAM: return e->type == T_INT ? of_int((int64_t)p->call->scalar[e->index]) : of_float(p->call->scalar[e->index]);
+    case OP_SCORE: return of_float(p->s);
+    default: break;
+    }
+    if (!(p->known >> e->index & 1)) {
+        p->let[e->index] = eval(p, spec->let[e->index].value);
+        p->known |= (uint64_t)1 << e->index;
+    }
+    return p->let[e->index];
+}
+
+static Scalar eval(Point *p, const Ast *e) {
+    if (ag_op_has(e->op, 'L')) return eval_leaf(p, e);
+    Scalar a = eval(p, e->arg[0]), b = a, c = a;
+    if (e->op == OP_SELECT) return eval(p, e->arg[a.u.b ? 1 : 2]);
+    if (e->op == OP_NOT) return of_bool(!a.u.b);
+    if (e->op == OP_AND) return a.u.b ? eval(p, e->arg[1]) : a;
+    if (e->op == OP_OR) return a.u.b ? a : eval(p, e->arg[1]);
+    if (e->op == OP_TOFLOAT) return of_float((double)a.u.i);
+    if (e->op == OP_FLOOR) return a.type == T_INT ? a : of_int(to_int(a.u.f));
+    if (e->arg[1]) b = eval(p, e->arg[1]);
+    if (e->arg[2]) c = eval(p, e->arg[2]);
+    if (e->type == T_BOOL) return of_bool(compare(e->op, a, b));
+    return a.type == T_INT ? of_int(int_op(e->op, a.u.i, b.u.i, c.u.i)) : of_float(float_op(e->op, a.u.f, b.u.f, c.u.f));
+}
+
+static int64_t kv_head(const HostCall *call, int64_t h) {
+    int64_t hq = call->size[SZ_HQ], hkv = call->size[SZ_HKV];
+    return hkv > 0 ? h / (hq / hkv) : 0;
+}
+
+static void place(Point *p, const Spec *spec, const HostCall *call, int64_t b, int64_t h, int64_t qpos, int64_t k, double s) {
+    p->spec = spec;
+    p->call = call;
+    p->axis[AX_B] = b;
+    p->axis[AX_H] = h;
+    p->axis[AX_G] = kv_head(call, h);
+    p->axis[AX_Q] = qpos;
+    p->axis[AX_K] = k;
+    p->axis[AX_D] = 0;
+    p->s = s;
+    p->known = 0;
+}
+
+Scalar ag_ast_eval(const Spec *spec, const HostCall *call, const Ast *e, int64_t b, int64_t h, int64_t qpos, int64_t k, double s) {
+    Point p;
+    place(&p, spec, call, b, h, qpos, k, s);
+    return eval(&p, e);
+}
+
+bool ag_visible(const Spec *spec, const HostCall *call, int64_t b, int64_t h, int64_t q, int64_t k) {
+    return !spec->mask || ag_ast_eval(spec, call, spec->mask, b, h, q + call->size[SZ_OFF], k, 0).u.b;
+}
+
+static double score(const Spec *spec, const HostCall *call, int64_t b, int64_t h, int64_t q, int64_t k, double s) {
+    return spec->score ? ag_ast_eval(spec, call, spec->score, b, h, q + call->size[SZ_OFF], k, s).u.f : s;
+}
+
+/* ---- rows */
+
+/* One query row at work, and contiguous copies of K and V of its (b, g). */
+typedef struct Row {
+    const Spec *spec;
+    const HostCall *call;
+    int64_t b, h, q, D, Dv, Sk;
+    double *query, *key, *value; /* [D], [Sk, D], [Sk, Dv] */
+    int64_t n, *seen;            /* the keys that the row sees, n of them */
+    double *x;                   /* [n]: their scores, then their probabilities */
+    double *o, *lse;             /* out: [Dv], one */
+} Row;
+
+typedef void RowFunction(Row *);
+
+static void find_seen(Row *r) {
+    r->n = 0;
+    for (int64_t k = 0; k < r->Sk; k++)
+        if (ag_visible(r->spec, r->call, r->b, r->h, r->q, k)) r->seen[r->n++] = k;
+}
+
+/* Four partial sums, so that the loop is not bound by the latency of one addition. */
+static double dot(const double *x, const double *y, int64_t n) {
+    double sum[4] = {0, 0, 0, 0};
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int j = 0; j < 4; j++) sum[j] += x[i + j] * y[i + j];
+    for (; i < n; i++) sum[0] += x[i] * y[i];
+    return sum[0] + sum[1] + (sum[2] + sum[3]);
+}
+
+static void exact_row(Row *r) {
+    double scale = r->call->scalar[0], max = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        double s = scale * dot(r->query, r->key + r->seen[i] * r->D, r->D);
+        r->x[i] = score(r->spec, r->call, r->b, r->h, r->q, r->seen[i], s);
+        if (r->x[i] > max) max = r->x[i];
+    }
+    double from = max == -INFINITY ? 0 : max;
+    for (int64_t i = 0; i < r->n; i++) sum += r->x[i] = exp(r->x[i] - from);
+    *r->lse = from + log(sum);
+    memset(r->o, 0, (size_t)r->Dv * sizeof *r->o);
+    if (sum == 0) return;
+    for (int64_t i = 0; i < r->n; i++) {
+        const double *v = r->value + r->seen[i] * r->Dv;
+        double p = r->x[i] / sum;
+        for (int64_t d = 0; d < r->Dv; d++) r->o[d] += p * v[d];
+    }
+}
+
+/* Rounds to the storage type; what would overflow is kept, for it says nothing about precision. */
+static float stored(DType t, float x) {
+    float y = ag_round_to(t, x);
+    return isinf(y) ? x : y;
+}
+
+/* Scores, probabilities and output in the storage type, sums and softmax in float. */
+static void naive_row(Row *r) {
+    DType t = r->spec->dtype;
+    float scale = (float)r->call->scalar[0], max = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        const double *k = r->key + r->seen[i] * r->D;
+        float acc = 0;
+        for (int64_t d = 0; d < r->D; d++) acc += (float)r->query[d] * (float)k[d];
+        float s = stored(t, scale * acc);
+        float x = r->spec->score ? stored(t, (float)score(r->spec, r->call, r->b, r->h, r->q, r->seen[i], s)) : s;
+        r->x[i] = x;
+        if (x > max) max = x;
+    }
+    float from = max == -INFINITY ? 0 : max;
+    for (int64_t i = 0; i < r->n; i++) {
+        float p = expf((float)r->x[i] - from);
+        r->x[i] = p;
+        sum += p;
+    }
+    *r->lse = from + logf(sum);
+    for (int64_t i = 0; i < r->n; i++) r->x[i] = sum == 0 ? 0 : stored(t, (float)r->x[i] / sum);
+    for (int64_t d = 0; d < r->Dv; d++) {
+        float acc = 0;
+        for (int64_t i = 0; sum != 0 && i < r->n; i++) acc += (float)r->x[i] * (float)r->value[r->seen[i] * r->Dv + d];
+        r->o[d] = ag_round_to(t, acc);
+    }
+}
+
+static void gather(double *to, const HostTensor *t, int64_t b, int64_t h, int64_t rows, int64_t cols) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) to[i * cols + j] = ag_host_get(t, b, h, i, j);
+}
+
+static void head(Row *r, RowFunction *row, double *o, double *lse) {
+    const HostCall *call = r->call;
+    int64_t Hq = call->size[SZ_HQ], Sq = call->size[SZ_SQ];
+    for (r->q = 0; r->q < Sq; r->q++) {
+        int64_t at = (r->b * Hq + r->h) * Sq + r->q;
+        for (int64_t d = 0; d < r->D; d++) r->query[d] = ag_host_get(&call->q, r->b, r->h, r->q, d);
+        r->o = o + at * r->Dv;
+        r->lse = lse + at;
+        find_seen(r);
+        row(r);
+    }
+}
+
+static bool all_rows(const Spec *spec, const HostCall *call, double *o, double *lse, RowFunction *row) {
+    const int64_t *size = call->size;
+    Row r = {.spec = spec, .call = call, .D = spec->D, .Dv = spec->Dv, .Sk = size[SZ_SK]};
+    size_t keys = (size_t)r.Sk + 1;
+    r.query = malloc((size_t)r.D * sizeof *r.query);
+    r.key = malloc(keys * (size_t)r.D * sizeof *r.key);
+    r.value = malloc(keys * (size_t)r.Dv * sizeof *r.value);
+    r.seen = malloc(keys * sizeof *r.seen);
+    r.x = malloc(keys * sizeof *r.x);
+    bool ok = r.query && r.key && r.value && r.seen && r.x;
+    int64_t loaded = -1; /* KV head whose copies are there */
+    for (r.b = 0; ok && r.b < size[SZ_B]; r.b++, loaded = -1)
+        for (r.h = 0; r.h < size[SZ_HQ]; r.h++) {
+            int64_t g = kv_head(call, r.h);
+            if (g != loaded) {
+                gather(r.key, &call->k, r.b, g, r.Sk, r.D);
+                gather(r.value, &call->v, r.b, g, r.Sk, r.Dv);
+                loaded = g;
+            }
+            head(&r, row, o, lse);
+        }
+    free(r.query);
+    free(r.key);
+    free(r.value);
+    free(r.seen);
+    free(r.x);
+    return ok;
+}
+
+bool ag_reference(const Spec *spec, const HostCall *call, double *o, double *lse) { return all_rows(spec, call, o, lse, exact_row); }
+bool ag_naive(const Spec *spec, const HostCall *call, double *o, double *lse) { return all_rows(spec, call, o, lse, naive_row); }

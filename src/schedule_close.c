@@ -1,0 +1,183 @@
+/* schedule_close.c: the rules that close `auto`, the laws between fields, and the choice of a shipped schedule. */
+#include "input.h"
+
+#include <string.h>
+
+static int least(int a, int b) { return a < b ? a : b; }
+static int round_up(int x, int to) { return (x + to - 1) / to * to; }
+
+/* ---- rules for `auto` */
+
+typedef struct Closing {
+    Diag *d;
+    Schedule *s;
+    const Spec *spec;
+    const Target *t;
+} Closing;
+
+static int value(const Closing *c, FieldId id) { return (int)c->s->f[id].v; }
+
+/* Shared memory that one block of an m x n tile takes: Q or O, and the stages of K and V. */
+static int shared_bytes(const Closing *c, int m, int n) {
+    int e = ag_dtype_bytes(c->spec->dtype), D = round_up(c->spec->D, 16), Dv = round_up(c->spec->Dv, 16);
+    int head = D > Dv ? D : Dv;
+    return e * (m * head + n * D * value(c, F_K_STAGES) + n * Dv * value(c, F_V_STAGES));
+}
+
+static int shared_limit(const Closing *c) { return least(c->t->shared_max, c->t->shared_sm / value(c, F_PER_SM) - 1024); }
+
+/* Registers per thread: the S and O accumulators, Q where it stays in registers, and about 56 for all else. */
+static int registers(const Closing *c, int m, int n) {
+    int threads = 32 * value(c, F_WARPS), D = round_up(c->spec->D, 16), Dv = round_up(c->spec->Dv, 16);
+    return m * (n + Dv) / threads + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + 56;
+}
+
+static int register_limit(const Closing *c) { return least(c->t->regs_thread, c->t->regs_sm / (32 * value(c, F_WARPS) * value(c, F_PER_SM))); }
+
+static bool fits(const Closing *c, int m, int n) { return shared_bytes(c, m, n) <= shared_limit(c) && registers(c, m, n) <= register_limit(c); }
+
+/* Sets what is open of tile.m and tile.n: the largest m <= 128 for which an n between 32 and the head dim's preference fits; then the largest such n. */
+static void choose_tile(const Closing *c, int *m, int *n) {
+    const Field *fm = &c->s->f[F_TILE_M], *fn = &c->s->f[F_TILE_N];
+    int rows = 16 * value(c, F_WARPS), head = c->spec->D > c->spec->Dv ? c->spec->D : c->spec->Dv;
+    int top_m = rows > 128 ? rows : 128 / rows * rows, top_n = head <= 64 ? 128 : 64;
+    int first_m = fm->open ? top_m : (int)fm->v, last_m = fm->open ? rows : first_m;
+    int first_n = fn->open ? top_n : (int)fn->v, last_n = fn->open ? 32 : first_n;
+    for (*m = first_m; *m >= last_m; *m -= rows)
+        for (*n = first_n; *n >= last_n; *n /= 2)
+            if (fits(c, *m, *n)) return;
+    *m = last_m;
+    *n = fn->open ? 16 : first_n;
+}
+
+static void decide(Field *f, int v, const char *why) {
+    if (!f->open) return;
+    *f = (Field){.v = v, .by = BY_RULE, .span = f->span, .why = why};
+}
+
+static void close_tile(const Closing *c) {
+    Field *fm = &c->s->f[F_TILE_M], *fn = &c->s->f[F_TILE_N];
+    if (!fm->open && !fn->open) return;
+    int m, n;
+    choose_tile(c, &m, &n);
+    const char *sum = ag_fmt(c->d->arena, "%d of %d bytes of shared memory and about %d of %d registers", shared_bytes(c, m, n), shared_limit(c),
+                             registers(c, m, n), register_limit(c))
+                          .s;
+    decide(fm, m, ag_fmt(c->d->arena, "the most rows up to 128 that fit: %s", sum).s);
+    decide(fn, n, ag_fmt(c->d->arena, "128 keys for head dims to 64, else 64, halved until they fit: %s", sum).s);
+}
+
+static void close_fields(const Closing *c) {
+    Field *f = c->s->f;
+    for (int i = 0; i < F_COUNT; i++) /* first those without a rule: others depend on them */
+        if (ag_field[i].deflt != FIELD_AUTO) decide(&f[i], ag_field[i].deflt, "the field's default");
+    if (c->spec->mask)
+        decide(&f[F_LONGEST], true, "the spec has a mask, so tiles differ in length");
+    else
+        decide(&f[F_LONGEST], false, "the spec has no mask, so all tiles are equally long");
+    close_tile(c);
+}
+
+/* ---- laws between fields */
+
+/* Says where the partner of a broken law got its value. */
+static void note_partner(const Closing *c, FieldId id) {
+    const Field *f = &c->s->f[id];
+    const char *who = f->by == BY_FILE ? "here" : f->by == BY_RULE ? "by rule" : "by default";
+    if (f->by == BY_FILE || f->by == BY_RULE)
+        ag_note(c->d, f->span, "%s is %d %s", ag_field[id].path, (int)f->v, who);
+    else
+        ag_note(c->d, (Span){0}, "%s is %d %s", ag_field[id].path, (int)f->v, who);
+}
+
+static void check_rows(const Closing *c) {
+    int m = value(c, F_TILE_M), warps = value(c, F_WARPS), rows = 16 * warps, max = ag_field[F_TILE_M].max;
+    if (m % rows == 0) return;
+    int nearest = (m + rows / 2) / rows * rows;
+    nearest = nearest < rows ? rows : nearest > max ? max / rows * rows : nearest;
+    ag_error(c->d, c->s->f[F_TILE_M].span, "tile.m %% (16 * roles.warps) == 0 does not hold: %d %% (16 * %d) = %d; nearest legal value %d", m, warps,
+             m % rows, nearest);
+    note_partner(c, F_WARPS);
+}
+
+static void check_acquire(const Closing *c) {
+    enum { TOGETHER = 1 };
+    if (value(c, F_ACQUIRE) != TOGETHER) return;
+    for (FieldId id = F_K_STAGES; id <= F_V_STAGES; id++) {
+        if (value(c, id) >= 2) continue;
+        ag_error(c->d, c->s->f[F_ACQUIRE].span, "%s >= 2 does not hold, which pipeline.acquire: together needs: found %d; nearest legal value 2",
+                 ag_field[id].path, value(c, id));
+        note_partner(c, id);
+    }
+}
+
+static void check_threads(const Closing *c) {
+    int threads = 32 * value(c, F_WARPS), per_sm = value(c, F_PER_SM);
+    if (per_sm * threads <= c->t->threads_sm) return;
+    Field *f = &c->s->f[F_PER_SM];
+    ag_unsupported(c->d, f->span,
+                   "grid.ctas_per_sm * 32 * roles.warps <= %d (threads per SM of %s) does not hold: %d * %d = %d; nearest legal value %d",
+                   c->t->threads_sm, c->t->name, per_sm, threads, per_sm * threads, c->t->threads_sm / threads);
+    note_partner(c, F_WARPS);
+}
+
+/* ---- does it apply? */
+
+static bool has_arch(const Schedule *s, const Target *t) {
+    for (size_t i = 0; ag_target_at(i); i++)
+        if (ag_target_at(i) == t) return s->arch_mask >> i & 1;
+    return false;
+}
+
+static int head_dim(const Spec *spec) { return spec->D > spec->Dv ? spec->D : spec->Dv; }
+
+static bool has_head_dim(const Schedule *s, const Spec *spec) { return head_dim(spec) >= s->head_dim_min && head_dim(spec) <= s->head_dim_max; }
+
+static void check_applies(const Closing *c) {
+    const Schedule *s = c->s;
+    if (!has_arch(s, c->t)) {
+        Str list = STR("");
+        for (size_t i = 0; ag_target_at(i); i++)
+            if (s->arch_mask >> i & 1) list = ag_fmt(c->d->arena, "%s%s%s", list.s, list.n ? ", " : "", ag_target_at(i)->name);
+        ag_unsupported(c->d, s->arch_span, "this schedule is for %s, not for %s", list.s, c->t->name);
+    }
+    if (!has_head_dim(s, c->spec))
+        ag_unsupported(c->d, s->head_dim_span, "this schedule is for head dims %d to %d, and max(D, Dv) is %d", s->head_dim_min, s->head_dim_max,
+                       head_dim(c->spec));
+}
+
+void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t) {
+    Closing c = {d, s, spec, t};
+    int errors = d->nerror;
+    check_applies(&c);
+    if (d->nerror > errors) return;
+    close_fields(&c);
+    check_rows(&c);
+    check_acquire(&c);
+    check_threads(&c);
+}
+
+/* ---- the shipped schedule for a spec */
+
+static bool matches(Diag *d, const Shipped *shipped, const Spec *spec, const Target *t) {
+    uint16_t file = ag_diag_file(d, ag_str(shipped->name), (Str){shipped->text, shipped->len});
+    const Schedule *s = ag_schedule_read(d, file);
+    return s && has_arch(s, t) && has_head_dim(s, spec);
+}
+
+/* Reads the schedule as a compilation of its own: the caller's Diag hears nothing of it. */
+static bool applies(const Shipped *shipped, const Spec *spec, const Target *t) {
+    Diag d = {.arena = ag_arena_new()};
+    if (!d.arena) return false;
+    ag_arena_on_oom(d.arena, &d.jump);
+    bool yes = setjmp(d.jump) == 0 && matches(&d, shipped, spec, t);
+    ag_arena_free(d.arena);
+    return yes;
+}
+
+const char *ag_schedule_default(const Spec *spec, const Target *t) {
+    const Shipped *shipped;
+    for (size_t i = 0; (shipped = ag_shipped_schedule(i)); i++)
+        if (applies(shipped, spec, t)) return shipped->name;
+    return NULL;
+}

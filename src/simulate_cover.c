@@ -1,0 +1,157 @@
+/* simulate_cover.c: whether every query row has seen every visible key once and no hidden one, and whether every output row is written once.
+ *
+ * What is visible comes from the spec's own mask (ag_visible), not from the passes.  Small problems are checked element by element; of large ones the first
+ * and last rows of every group of query rows are, with all keys. */
+#include "simulate.h"
+
+#include <math.h>
+
+enum { VISIBLE_CELLS = 1 << 22, SEEN_CELLS = 1 << 26 };
+enum { HIDDEN = 1, VISIBLE = 2 };            /* Coverage.visible */
+enum { CONTRACTED = 1, MASKED_OUT = 2 };     /* Coverage.seen */
+
+static bool ast_needs_head(const Spec *spec, const Ast *e, bool *let_done) {
+    if (!e) return false;
+    if (e->op == OP_AXIS && (e->index == AX_B || e->index == AX_H || e->index == AX_G)) return true;
+    if (e->op == OP_LET && !let_done[e->index]) {
+        let_done[e->index] = true;
+        if (ast_needs_head(spec, spec->let[e->index].value, let_done)) return true;
+    }
+    for (int i = 0; i < 3; i++)
+        if (ast_needs_head(spec, e->arg[i], let_done)) return true;
+    return false;
+}
+
+static bool looked_at(int64_t q, int64_t step, int64_t n) { return q % step == 0 || q % step == step - 1 || q == n - 1; }
+
+static int64_t count_rows(int64_t n, int64_t step) {
+    int64_t count = 0;
+    for (int64_t q = 0; q < n; q++) count += looked_at(q, step, n);
+    return count;
+}
+
+static int64_t heads(const Sim *s) { return s->call->size[SZ_B] * s->call->size[SZ_HQ]; }
+
+/* Keys of a score tile: columns of the first product with a transposed operand. */
+static int key_tile(const Sim *s, const Block *b) {
+    for (const Ins *i = b->first; i; i = i->next) {
+        int n = i->op == TI_MMA && i->trans ? s->k->val[i->dst].cols : key_tile(s, &i->body);
+        if (n) return n;
+    }
+    return 0;
+}
+
+void ag_sim_cover_init(Sim *s) {
+    Coverage *c = &s->cover;
+    const int64_t *size = s->call->size;
+    int64_t sq = size[SZ_SQ], sk = size[SZ_SK], bh = heads(s), step = 1;
+    bool let_done[SPEC_MAX_LETS] = {false};
+    for (int r = 0; r < s->k->nrole && !c->tile; r++) c->tile = key_tile(s, &s->k->role[r].body);
+    c->per_head = ast_needs_head(s->k->spec, s->k->spec->mask, let_done);
+    int64_t planes = c->per_head ? bh : 1;
+    while (step < sq && (count_rows(sq, step) * sk * planes > VISIBLE_CELLS || count_rows(sq, step) * sk * bh > SEEN_CELLS)) step *= 2;
+    c->number = NEWN(s->arena, int64_t, (size_t)sq);
+    c->rows = NEWN(s->arena, int64_t, (size_t)count_rows(sq, step));
+    for (int64_t q = 0; q < sq; q++) {
+        c->number[q] = looked_at(q, step, sq) ? c->nrow : -1;
+        if (c->number[q] >= 0) c->rows[c->nrow++] = q;
+    }
+    c->visible = ag_alloc_n(s->arena, (size_t)(planes * c->nrow), (size_t)sk);
+    c->seen = ag_alloc_n(s->arena, (size_t)(bh * c->nrow), (size_t)sk);
+    for (int t = 0; t < TEN_COUNT; t++)
+        if (s->k->tensor[t].output) c->stored[t] = ag_alloc_n(s->arena, (size_t)bh, (size_t)sq);
+}
+
+static bool visible(Sim *s, int64_t b, int64_t h, int64_t number, int64_t key) {
+    Coverage *c = &s->cover;
+    int64_t plane = c->per_head ? b * s->call->size[SZ_HQ] + h : 0;
+    uint8_t *v = &c->visible[(plane * c->nrow + number) * s->call->size[SZ_SK] + key];
+    if (!*v) *v = ag_visible(s->k->spec, s->call, b, h, c->rows[number], key) ? VISIBLE : HIDDEN;
+    return *v == VISIBLE;
+}
+
+/* ---- contractions */
+
+/* Whether the spec's own score of a visible key is -inf, so that it counts for nothing. */
+static bool score_is_neg_inf(const Sim *s, const Origin *o, int64_t q, int64_t key) {
+    const Spec *spec = s->k->spec;
+    if (!spec->score) return false;
+    int64_t g = o->h / (s->call->size[SZ_HQ] / s->call->size[SZ_HKV]);
+    double dot = 0;
+    for (int d = 0; d < spec->D; d++) dot += ag_host_get(&s->call->q, o->b, o->h, q, d) * ag_host_get(&s->call->k, o->b, g, key, d);
+    Scalar x = ag_ast_eval(spec, s->call, spec->score, o->b, o->h, q + s->call->size[SZ_OFF], key, dot * s->call->scalar[0]);
+    return x.type == T_FLOAT && (float)x.u.f == -INFINITY;
+}
+
+static const char *kind_of_step(const Origin *o) { return o->guarded ? "a masked step" : "a plain step"; }
+
+static void contract_past_end(Sim *s, const Origin *o, int64_t q, int64_t key, bool hidden) {
+    if (hidden) return;
+    ag_sim_fail(s, "key %lld is past the last of %lld but is not masked for query row %lld in %s", (long long)key, (long long)s->call->size[SZ_SK],
+                (long long)q, kind_of_step(o));
+}
+
+static void contract_key(Sim *s, const Origin *o, int64_t number, int64_t key, bool hidden, uint8_t *seen) {
+    int64_t q = s->cover.rows[number];
+    bool may_see = visible(s, o->b, o->h, number, key);
+    if (*seen) ag_sim_fail(s, "key tile %lld is visited twice", (long long)key / s->cover.tile);
+    if (!may_see && !hidden)
+        ag_sim_fail(s, "key %lld is hidden from query row %lld but is not masked in %s", (long long)key, (long long)q, kind_of_step(o));
+    if (may_see && hidden && !score_is_neg_inf(s, o, q, key))
+        ag_sim_fail(s, "key %lld is visible to query row %lld but is masked", (long long)key, (long long)q);
+    *seen = hidden ? MASKED_OUT : CONTRACTED;
+}
+
+void ag_sim_cover_contract(Sim *s, const Cell *weights) {
+    Coverage *c = &s->cover;
+    const Origin *o = &weights->from;
+    int64_t sk = s->call->size[SZ_SK], plane = o->b * s->call->size[SZ_HQ] + o->h;
+    int n = weights->v->cols;
+    for (int i = 0; i < o->live; i++) {
+        int64_t number = c->number[o->q0 + i];
+        if (number < 0) continue;
+        uint8_t *seen = c->seen + (plane * c->nrow + number) * sk;
+        for (int j = 0; j < n; j++) {
+            int64_t key = o->key0 + j;
+            if (key < sk)
+                contract_key(s, o, number, key, weights->hidden[i * n + j], &seen[key]);
+            else
+                contract_past_end(s, o, o->q0 + i, key, weights->hidden[i * n + j]);
+        }
+    }
+}
+
+/* ---- outputs */
+
+void ag_sim_cover_store(Sim *s, int tensor, int64_t b, int64_t h, int64_t row) {
+    uint8_t *stored = &s->cover.stored[tensor][(b * s->call->size[SZ_HQ] + h) * s->call->size[SZ_SQ] + row];
+    if (*stored) ag_sim_fail(s, "query row %lld is written twice", (long long)row);
+    *stored = 1;
+}
+
+static void check_stored(Sim *s, int tensor, int64_t b, int64_t h) {
+    const uint8_t *stored = s->cover.stored[tensor];
+    int64_t sq = s->call->size[SZ_SQ], plane = b * s->call->size[SZ_HQ] + h;
+    if (!stored || !ag_sim_tensor(s, tensor)->data) return;
+    for (int64_t q = 0; q < sq; q++)
+        if (!stored[plane * sq + q])
+            ag_sim_fail_launch(s, "query row %lld of %s (h %lld, b %lld) is never written", (long long)q, s->k->tensor[tensor].name, (long long)h, (long long)b);
+}
+
+static void check_seen(Sim *s, int64_t b, int64_t h) {
+    const Coverage *c = &s->cover;
+    int64_t sk = s->call->size[SZ_SK], plane = b * s->call->size[SZ_HQ] + h;
+    for (int64_t n = 0; n < c->nrow; n++)
+        for (int64_t key = 0; key < sk; key++)
+            if (!c->seen[(plane * c->nrow + n) * sk + key] && visible(s, b, h, n, key))
+                ag_sim_fail_launch(s, "key %lld is visible to query row %lld (h %lld, b %lld) but key tile %lld is never visited", (long long)key,
+                                   (long long)c->rows[n], (long long)h, (long long)b, (long long)key / (c->tile ? c->tile : 1));
+}
+
+void ag_sim_cover_end(Sim *s) {
+    for (int64_t b = 0; b < s->call->size[SZ_B]; b++)
+        for (int64_t h = 0; h < s->call->size[SZ_HQ]; h++) {
+            for (int t = 0; t < TEN_COUNT; t++) check_stored(s, t, b, h);
+            check_seen(s, b, h);
+        }
+}

@@ -1,0 +1,328 @@
+/* simulate_ops.c: what each instruction computes, with the rounding points of the kernel, and which query rows and keys its result stands for.
+ * Rows past the end of the tensors (Origin.live) are not computed: nothing may be stored from them. */
+#include "simulate.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+static Cell *written(Sim *s, int val) {
+    Cell *c = &s->cell[val];
+    if (!c->written) ag_sim_fail(s, "reads %s before it is written", ag_sim_name(s, val));
+    return c;
+}
+
+static void not_partial(Sim *s, int val) {
+    if (s->k->val[val].partial) ag_sim_fail(s, "reads %s, of which each lane of a quad holds a part, as a total", ag_sim_name(s, val));
+}
+
+static int live_rows(const Cell *c) { return c->from.has_q ? c->from.live : c->v->rows; }
+
+static Origin of_source(const Source *x) {
+    if (x->tensor != TEN_Q) return (Origin){0};
+    return (Origin){.has_q = true, .b = x->b, .h = x->head, .q0 = x->row0, .live = x->live};
+}
+
+/* ---- copies */
+
+static void check_head(Sim *s, const KernelTensor *t, int64_t b, int64_t head) {
+    int64_t nb = s->call->size[SZ_B], nh = s->call->size[t->heads];
+    if (b < 0 || b >= nb) ag_sim_fail(s, "batch %lld of %s, which has %lld", (long long)b, t->name, (long long)nb);
+    if (head < 0 || head >= nh) ag_sim_fail(s, "head %lld of %s, which has %lld", (long long)head, t->name, (long long)nh);
+}
+
+static void check_rows(Sim *s, const KernelTensor *t, int64_t row0, int64_t end) {
+    int64_t n = s->call->size[t->rows];
+    if (row0 < 0 || end > n) ag_sim_fail(s, "rows %lld..%lld of %s, which has %lld", (long long)row0, (long long)end - 1, t->name, (long long)n);
+}
+
+static void copy(Sim *s, const Ins *i) {
+    const Val *v = &s->k->val[i->dst];
+    const KernelTensor *t = &s->k->tensor[i->a];
+    const HostTensor *x = ag_sim_tensor(s, i->a);
+    int64_t row0 = ag_sim_int(s, i->e[1]), limit = ag_sim_int(s, i->e[2]), b = ag_sim_int(s, i->e[3]), head = ag_sim_int(s, i->e[4]);
+    s->stage = ag_sim_int(s, i->e[0]);
+    Stage *g = ag_sim_overwrite(s, i->dst, s->stage);
+    int live = limit <= row0 ? 0 : limit - row0 < v->rows ? (int)(limit - row0) : v->rows;
+    int cols = t->cols < v->cols ? t->cols : v->cols;
+    if (live > 0) check_head(s, t, b, head), check_rows(s, t, row0, row0 + live);
+    memset(g->x, 0, sizeof(float) * (size_t)v->rows * (size_t)v->cols);
+    for (int r = 0; r < live; r++)
+        for (int c = 0; c < cols; c++) g->x[r * v->cols + c] = (float)ag_host_get(x, b, head, row0 + r, c);
+    g->source = (Source){i->a, b, head, row0, live};
+    ag_sim_copied(s, g, i->async);
+}
+
+static void load(Sim *s, const Ins *i) {
+    Cell *d = &s->cell[i->dst];
+    const Stage *g = ag_sim_read(s, i->a, ag_sim_int(s, i->e[0]));
+    assert(d->v->rows == s->k->val[i->a].rows && d->v->cols == s->k->val[i->a].cols);
+    memcpy(d->x, g->x, sizeof(float) * (size_t)d->v->rows * (size_t)d->v->cols);
+    d->from = of_source(&g->source);
+    d->written = true;
+}
+
+/* ---- products */
+
+typedef float F4 __attribute__((vector_size(16)));
+
+/* c[0..R)[0..8) += a[0..R)[0..depth) * b[0..depth)[0..8) */
+static inline void product_block(float *c, int ldc, const float *a, int lda, const float *b, int ldb, int depth, const int R) {
+    F4 sum[4][2], x[2];
+    for (int r = 0; r < R; r++) memcpy(sum[r], c + r * ldc, sizeof sum[r]);
+    for (int d = 0; d < depth; d++) {
+        memcpy(x, b + d * ldb, sizeof x);
+        for (int r = 0; r < R; r++) {
+            float y = a[r * lda + d];
+            sum[r][0] += y * x[0];
+            sum[r][1] += y * x[1];
+        }
+    }
+    for (int r = 0; r < R; r++) memcpy(c + r * ldc, sum[r], sizeof sum[r]);
+}
+
+/* c += a b, row-major, in fp32; cols is a multiple of 8. */
+static void product(float *c, int rows, int cols, const float *a, int lda, const float *b, int depth) {
+    for (int r = 0; r < rows; r += 4)
+        for (int j = 0; j < cols; j += 8) {
+            if (r + 4 <= rows)
+                product_block(c + r * cols + j, cols, a + r * lda, lda, b + j, cols, depth, 4);
+            else
+                for (int k = r; k < rows; k++) product_block(c + k * cols + j, cols, a + k * lda, lda, b + j, cols, depth, 1);
+        }
+}
+
+/* scratch[c][r] = x[r][c] */
+static const float *transposed(Sim *s, const float *x, int rows, int cols) {
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c++) s->scratch[c * rows + r] = x[r * cols + c];
+    return s->scratch;
+}
+
+/* The KV head and batch of `keys` must be those of query head h. */
+static void check_kv_head(Sim *s, const Source *keys, const Origin *o) {
+    int64_t group = s->call->size[SZ_HQ] / s->call->size[SZ_HKV], g = o->h / group;
+    if (keys->live > 0 && (keys->b != o->b || keys->head != g))
+        ag_sim_fail(s, "query head %lld of batch %lld takes head %lld of batch %lld of %s, not head %lld", (long long)o->h, (long long)o->b,
+                    (long long)keys->head, (long long)keys->b, s->k->tensor[keys->tensor].name, (long long)g);
+}
+
+static void score_origin(Sim *s, Cell *d, const Origin *q, const Source *keys) {
+    d->from = *q;
+    if (!q->has_q) ag_sim_fail(s, "the rows of the first operand are not query rows");
+    check_kv_head(s, keys, q);
+    d->from.has_k = true;
+    d->from.guarded = false;
+    d->from.key0 = keys->row0;
+    memset(d->hidden, 0, (size_t)d->v->rows * (size_t)d->v->cols);
+}
+
+static void output_origin(Sim *s, Cell *d, const Ins *i, const Cell *weights, const Source *keys) {
+    const Origin *w = &weights->from;
+    d->from = *w;
+    d->from.has_k = false;
+    if (!w->has_k) return;
+    check_kv_head(s, keys, w);
+    int n = weights->v->cols;
+    if (w->key0 != keys->row0)
+        ag_sim_fail(s, "%s is for keys %lld..%lld, but %s holds rows %lld..%lld", ag_sim_name(s, i->a), (long long)w->key0, (long long)w->key0 + n - 1,
+                    ag_sim_name(s, i->b), (long long)keys->row0, (long long)keys->row0 + n - 1);
+    ag_sim_cover_contract(s, weights);
+}
+
+static void mma(Sim *s, const Ins *i) {
+    Cell *d = i->zero ? &s->cell[i->dst] : written(s, i->dst);
+    const Val *va = &s->k->val[i->a], *vb = &s->k->val[i->b];
+    bool shared = va->space == SPACE_SHARED;
+    const Stage *gb = ag_sim_read(s, i->b, ag_sim_int(s, i->e[0])), *ga = shared ? ag_sim_read(s, i->a, ag_sim_int(s, i->e[1])) : NULL;
+    const Cell *ca = shared ? NULL : written(s, i->a);
+    int depth = i->trans ? vb->cols : vb->rows, cols = i->trans ? vb->rows : vb->cols;
+    assert(va->rows == d->v->rows && va->cols == depth && cols == d->v->cols && cols % 8 == 0);
+
+    ag_sim_relate_mma(s, i);
+    Origin qa = shared ? of_source(&ga->source) : ca->from;
+    if (i->trans)
+        score_origin(s, d, &qa, &gb->source);
+    else if (ca)
+        output_origin(s, d, i, ca, &gb->source);
+    if (i->zero) memset(d->x, 0, sizeof(float) * (size_t)d->v->rows * (size_t)d->v->cols);
+    const float *b = i->trans ? transposed(s, gb->x, vb->rows, vb->cols) : gb->x;
+    product(d->x, live_rows(d), cols, shared ? ga->x : ca->x, va->cols, b, depth);
+    d->written = true;
+}
+
+/* ---- maps */
+
+static void map_operand(Sim *s, const Cell *d, int val) {
+    const Cell *c = &s->cell[val];
+    if (c->v->space == SPACE_SCALAR) return;
+    written(s, val);
+    if (!(d->v->space == SPACE_ROW && d->v->partial) && c->v->space == SPACE_ROW) not_partial(s, val);
+    bool fits = c->v->space == SPACE_ROW || (c->v->space == SPACE_FRAG && d->v->space == SPACE_FRAG && c->v->cols == d->v->cols);
+    if (!fits || c->v->rows != d->v->rows) ag_sim_fail(s, "reads %s, which has another shape", ag_sim_name(s, val));
+}
+
+/* What the result stands for follows from what it is computed from. */
+static Origin map_origin(Sim *s, const Expr *e, const Cell *d) {
+    Origin o = {0};
+    for (int v = 0; v < e->nval; v++) {
+        const Cell *c = &s->cell[e->val[v]];
+        if (c->v->space == SPACE_SCALAR) continue;
+        Origin keys = o;
+        if (c->from.has_q && !o.has_q) o = c->from;
+        o.has_k = keys.has_k;
+        o.key0 = keys.key0;
+        o.guarded = keys.guarded;
+        if (d->v->space == SPACE_FRAG && c->from.has_k) o.has_k = true, o.key0 = c->from.key0, o.guarded |= c->from.guarded;
+    }
+    o.guarded |= e->hides || e->hider >= 0;
+    return o;
+}
+
+/* Positions that the expression is evaluated at must be those that its operands stand for. */
+static void check_positions(Sim *s, const Expr *e, const Ins *i, const Origin *o, int64_t q0, int64_t k0) {
+    int64_t q = o->q0 + (int32_t)s->call->size[SZ_OFF];
+    for (int n = 0; n < e->n; n++) {
+        if (e->step[n].op != OP_AXIS) continue;
+        if (e->step[n].index == AX_Q && o->has_q && q != q0)
+            ag_sim_fail(s, "query positions start at %lld, but %s holds those from %lld on", (long long)q0, ag_sim_name(s, i->dst), (long long)q);
+        if (e->step[n].index == AX_K && o->has_k && o->key0 != k0)
+            ag_sim_fail(s, "keys start at %lld, but %s holds those from %lld on", (long long)k0, ag_sim_name(s, i->dst), (long long)o->key0);
+    }
+}
+
+/* An element is hidden if an operand is, if it is -inf, or if the guard did not let it pass. */
+static void map_hidden(Sim *s, const Expr *e, Cell *d, int row, const Lane *x, int stride) {
+    int n = d->v->cols;
+    uint8_t *h = d->hidden + row * n;
+    bool in_place = false;
+    for (int v = 0; v < e->nval; v++) in_place |= &s->cell[e->val[v]] == d;
+    if (!in_place) memset(h, 0, (size_t)n);
+    for (int v = 0; v < e->nval; v++) {
+        const Cell *c = &s->cell[e->val[v]];
+        for (int j = 0; c->v->space == SPACE_FRAG && j < n; j++) h[j] |= c->hidden[row * n + j];
+    }
+    for (int j = 0; j < n; j++) h[j] |= x[j * stride].f == -INFINITY;
+    if (e->hider < 0) return;
+    const Step *t = &e->step[e->hider];
+    for (int j = 0; j < n; j++) h[j] |= !t->lane[t->vary & VARY_COL ? j : 0].i;
+}
+
+static void map(Sim *s, const Ins *i) {
+    Cell *d = &s->cell[i->dst];
+    Expr *e = ag_sim_expr(s, i->e[0]);
+    for (int v = 0; v < e->nval; v++) map_operand(s, d, e->val[v]);
+    int64_t q0 = i->e[1] ? ag_sim_int(s, i->e[1]) : 0, k0 = i->e[2] ? ag_sim_int(s, i->e[2]) : 0;
+    Origin from = map_origin(s, e, d);
+    check_positions(s, e, i, &from, q0, k0);
+    ag_sim_relate_map(s, i, e);
+    d->from = from;
+    int columns = d->v->space == SPACE_FRAG ? d->v->cols : d->lanes;
+    ag_sim_expr_begin(s, e, k0, columns);
+    for (int r = 0; r < live_rows(d); r++) {
+        const Step *t = ag_sim_expr_row(s, e, q0, r, columns);
+        int stride = (t->vary & VARY_COL) != 0;
+        if (from.has_k) map_hidden(s, e, d, r, t->lane, stride);
+        for (int j = 0; j < columns; j++) d->x[r * columns + j] = ag_round_to(d->v->type, t->lane[j * stride].f);
+    }
+    d->written = true;
+}
+
+static void fill(Sim *s, const Ins *i) {
+    Cell *d = &s->cell[i->dst];
+    float x = (float)ag_sim_scalar(s, i->e[0]).u.f;
+    int n = d->v->rows * (d->v->space == SPACE_FRAG ? d->v->cols : d->lanes);
+    for (int j = 0; j < n; j++) d->x[j] = x;
+    d->from = (Origin){0};
+    d->written = true;
+    ag_sim_relate_fill(s, i, x);
+}
+
+/* ---- rows */
+
+static float combine(Op op, float a, float b) { return op == OP_RMAX ? fmaxf(a, b) : a + b; }
+
+/* Lane l of a quad holds columns 2l and 2l + 1 of every 8. */
+static void reduce_lanes(Op op, const float *x, int n, float lane[4]) {
+    for (int l = 0; l < 4; l++) lane[l] = op == OP_RMAX ? -INFINITY : 0;
+    for (int j = 0; j < n; j++) lane[j % 8 / 2] = combine(op, lane[j % 8 / 2], x[j]);
+}
+
+static void reduce(Sim *s, const Ins *i) {
+    Cell *d = &s->cell[i->dst];
+    const Cell *a = written(s, i->a), *b = i->b >= 0 ? written(s, i->b) : NULL;
+    assert(a->v->space == SPACE_FRAG && a->v->rows == d->v->rows);
+    if (b && d->lanes == 1) not_partial(s, i->b);
+    if (b && b->lanes != d->lanes) ag_sim_fail(s, "adds the total %s to each lane's part", ag_sim_name(s, i->b));
+    ag_sim_relate_reduce(s, i);
+    d->from = a->from;
+    d->from.has_k = false;
+    for (int r = 0; r < live_rows(a); r++) {
+        float lane[4];
+        reduce_lanes(i->reduce, a->x + r * a->v->cols, a->v->cols, lane);
+        if (d->lanes == 1) lane[0] = combine(i->reduce, combine(i->reduce, lane[0], lane[1]), combine(i->reduce, lane[2], lane[3]));
+        for (int l = 0; l < d->lanes; l++) d->x[r * d->lanes + l] = b ? combine(i->reduce, b->x[r * d->lanes + l], lane[l]) : lane[l];
+    }
+    d->written = true;
+}
+
+static void total(Sim *s, const Ins *i) {
+    Cell *d = &s->cell[i->dst];
+    const Cell *a = written(s, i->a);
+    if (a->lanes != 4) ag_sim_fail(s, "%s is a total already", ag_sim_name(s, i->a));
+    for (int r = 0; r < a->v->rows; r++) {
+        const float *x = a->x + 4 * r;
+        d->x[r] = (x[0] + x[1]) + (x[2] + x[3]);
+    }
+    d->from = a->from;
+    d->rel = (Relative){0};
+    d->written = true;
+}
+
+/* ---- stores */
+
+static void store(Sim *s, const Ins *i) {
+    const Cell *a = written(s, i->a);
+    const KernelTensor *t = &s->k->tensor[i->n];
+    const HostTensor *x = ag_sim_tensor(s, i->n);
+    int64_t row0 = ag_sim_int(s, i->e[0]), limit = ag_sim_int(s, i->e[1]), b = ag_sim_int(s, i->e[2]), h = ag_sim_int(s, i->e[3]);
+    bool wide = i->op == TI_STORE;
+    if (!wide) not_partial(s, i->a);
+    if (wide && i->b >= 0) {
+        Stage *g = ag_sim_overwrite(s, i->b, 0);
+        g->state = STAGE_PRIVATE;
+        g->used = true;
+    }
+    if (!x->data) return;
+    int64_t live = limit - row0 < a->v->rows ? limit - row0 : a->v->rows;
+    if (live <= 0) return;
+    check_head(s, t, b, h);
+    check_rows(s, t, row0, row0 + live);
+    if (a->from.has_q && (a->from.q0 != row0 || a->from.b != b || a->from.h != h))
+        ag_sim_fail(s, "%s holds query rows from %lld on of head %lld of batch %lld, not from %lld on of head %lld of batch %lld", ag_sim_name(s, i->a),
+                    (long long)a->from.q0, (long long)a->from.h, (long long)a->from.b, (long long)row0, (long long)h, (long long)b);
+    for (int r = 0; r < live; r++) {
+        ag_sim_cover_store(s, i->n, b, h, row0 + r);
+        for (int c = 0; c < (wide ? t->cols : 1); c++) ag_host_set(x, b, h, row0 + r, c, a->x[r * (wide ? a->v->cols : 1) + c]);
+    }
+}
+
+void ag_sim_op(Sim *s, const Ins *i) {
+    switch (i->op) {
+    case TI_COPY: copy(s, i); break;
+    case TI_COMMIT: ag_sim_commit(s); break;
+    case TI_WAIT: ag_sim_wait(s, i->n); break;
+    case TI_LOAD: load(s, i); break;
+    case TI_MMA: mma(s, i); break;
+    case TI_FILL: fill(s, i); break;
+    case TI_MAP: map(s, i); break;
+    case TI_REDUCE: reduce(s, i); break;
+    case TI_TOTAL: total(s, i); break;
+    case TI_STORE:
+    case TI_STORE_ROW: store(s, i); break;
+    case TI_LET:
+    case TI_LOOP:
+    case TI_IF:
+    case TI_SYNC: break; /* control flow: simulate.c */
+    }
+}

@@ -1,0 +1,20 @@
+/* target.c: the limits of each architecture, one row each. */
+#include "input.h"
+
+#include <string.h>
+
+static const Target targets[] = {
+    /* name    sm  shared/block  /SM  registers/SM /thread threads/block /SM  blocks/SM cp.async bf16 mma */
+    {"sm_80", 80, 166912, 167936, 65536, 255, 1024, 2048, 32, true, true},
+    {"sm_86", 86, 101376, 102400, 65536, 255, 1024, 1536, 16, true, true},
+    {"sm_89", 89, 101376, 102400, 65536, 255, 1024, 1536, 24, true, true},
+    {"sm_90", 90, 232448, 233472, 65536, 255, 1024, 2048, 32, true, true},
+};
+
+const Target *ag_target_at(size_t index) { return index < (size_t)LEN(targets) ? &targets[index] : NULL; }
+
+const Target *ag_target_find(const char *name) {
+    for (int i = 0; i < LEN(targets); i++)
+        if (!strcmp(targets[i].name, name)) return &targets[i];
+    return NULL;
+}

@@ -1,0 +1,87 @@
+/* tile.c: building and editing the Tile IR. */
+#include "tile_ir.h"
+
+#include <string.h>
+
+const char *const ag_tile_op_name[] = {"let",  "loop", "if",  "fill",   "copy",  "commit", "wait",     "sync",
+                                       "load", "mma",  "map", "reduce", "total", "store",  "store_row"};
+
+Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name) {
+    Kernel *k = NEW(d->arena, Kernel);
+    k->d = d;
+    k->arena = d->arena;
+    k->spec = spec;
+    k->sched = s;
+    k->target = t;
+    k->name = name;
+    k->key_loop = -1;
+    ag_nodes_init(&k->nodes, d->arena);
+    return k;
+}
+
+int ag_val(Kernel *k, Val v) {
+    int index = k->nval;
+    PUSH(k->arena, k->val, k->nval, k->capval) = v;
+    return index;
+}
+
+int ag_val_scalar(Kernel *k, const char *name, Type t) {
+    return ag_val(k, (Val){.name = ag_str(name), .space = SPACE_SCALAR, .scalar = t, .over = -1, .reference = -1, .carry = -1});
+}
+
+Ref ag_kval(Kernel *k, int val) {
+    const Val *v = &k->val[val];
+    return ag_node_leaf(&k->nodes, OP_VAL, v->space == SPACE_SCALAR ? v->scalar : T_FLOAT, val, v->span);
+}
+
+bool ag_nonneg(const Kernel *k, Ref r) {
+    const Node *n = &k->nodes.n[r];
+    switch (n->op) {
+    case OP_CONST: return n->type == T_INT && n->value.u.i >= 0;
+    case OP_BLOCK: return true;
+    case OP_SIZE: return n->index != SZ_OFF;
+    case OP_VAL: return k->val[n->index].nonneg;
+    case OP_MAX: return ag_nonneg(k, n->arg[0]) || ag_nonneg(k, n->arg[1]);
+    case OP_ADD:
+    case OP_MUL:
+    case OP_MIN:
+    case OP_FLOORDIV:
+    case OP_CEILDIV:
+    case OP_MOD: return ag_nonneg(k, n->arg[0]) && ag_nonneg(k, n->arg[1]);
+    default: return false;
+    }
+}
+
+Ins *ag_ins(Kernel *k, TileOp op, int dst) {
+    Ins *i = NEW(k->arena, Ins);
+    i->op = op;
+    i->dst = dst;
+    i->a = i->b = -1;
+    return i;
+}
+
+void ag_block_insert_before(Block *b, Ins *at, Ins *i) {
+    i->next = at;
+    i->prev = at ? at->prev : b->last;
+    *(i->prev ? &i->prev->next : &b->first) = i;
+    *(at ? &at->prev : &b->last) = i;
+}
+
+void ag_block_insert_after(Block *b, Ins *at, Ins *i) { ag_block_insert_before(b, at ? at->next : b->first, i); }
+
+void ag_block_append(Block *b, Ins *i) { ag_block_insert_before(b, NULL, i); }
+
+void ag_block_remove(Block *b, Ins *i) {
+    *(i->prev ? &i->prev->next : &b->first) = i->next;
+    *(i->next ? &i->next->prev : &b->last) = i->prev;
+    i->prev = i->next = NULL;
+}
+
+Ins *ag_ins_clone(Kernel *k, const Ins *i) {
+    Ins *c = ag_ins(k, i->op, i->dst);
+    *c = *i;
+    c->prev = c->next = NULL;
+    c->body = (Block){0};
+    for (const Ins *x = i->body.first; x; x = x->next) ag_block_append(&c->body, ag_ins_clone(k, x));
+    return c;
+}

@@ -1,0 +1,203 @@
+/* tile_check.c: what must hold of the Tile IR between passes; a violation is a defect of a pass. */
+#include "compile.h"
+
+typedef struct Check {
+    const Kernel *k;
+    unsigned facts;
+    bool *written;  /* per value: something has been put into it on every way here */
+    const Ins *ins; /* being checked, for messages */
+} Check;
+
+static void fail(const Check *c, const char *what) {
+    ag_internal(c->k->d, "tile IR of %s: %s: %s", c->k->name.s, c->ins ? ag_tile_op_name[c->ins->op] : "kernel", what);
+}
+static void require(const Check *c, bool ok, const char *what) {
+    if (!ok) fail(c, what);
+}
+static const Val *val(const Check *c, int v) { return v >= 0 && v < c->k->nval ? &c->k->val[v] : NULL; }
+static bool is_in(const Check *c, int v, Space s) { return val(c, v) && val(c, v)->space == s; }
+
+/* What an expression may read. */
+typedef enum Reach { UNIFORM, PER_ROW, PER_ELEMENT } Reach;
+
+static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int cols, int dst) {
+    if (n->op == OP_AXIS) {
+        require(c, n->index == AX_Q ? reach >= PER_ROW : n->index == AX_K && reach == PER_ELEMENT, "an axis is read where it has no value");
+        return;
+    }
+    require(c, n->op != OP_LOAD && n->op != OP_CARRY && n->op != OP_AXISMIN && n->op != OP_AXISMAX && n->op != OP_RSUM && n->op != OP_RMAX,
+            "an expression holds a node of the Math IR");
+    if (n->op != OP_VAL) return;
+    const Val *v = val(c, n->index);
+    if (!v) {
+        fail(c, "an expression reads a value that is not there");
+        return;
+    }
+    require(c, c->written[n->index], "a value is read before it is written");
+    require(c, v->space != SPACE_SHARED, "an expression reads shared memory");
+    require(c, v->space != SPACE_ROW || (reach >= PER_ROW && v->rows == rows), "a row is read where there are no rows, or other ones");
+    require(c, v->space != SPACE_FRAG || (reach == PER_ELEMENT && v->rows == rows && v->cols == cols),
+            "a fragment is read by an expression of another shape");
+    require(c, !v->partial || n->index == dst, "a partial row sum is read as a total");
+}
+
+static void check_expr(const Check *c, Ref r, Reach reach, int rows, int cols, int dst) {
+    bool *live = NEWN(c->k->arena, bool, (size_t)r + 1);
+    live[r] = true;
+    for (Ref i = r; i > 0; i--) {
+        if (!live[i]) continue;
+        const Node *n = &c->k->nodes.n[i];
+        if (ag_op[n->op].arity == 0) check_leaf(c, n, reach, rows, cols, dst);
+        for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
+    }
+}
+static void check_uniform(const Check *c, Ref r, Type want) {
+    require(c, r != 0, "an operand expression is missing");
+    if (!r) return;
+    require(c, c->k->nodes.n[r].type == want, "an operand expression has the wrong type");
+    check_expr(c, r, UNIFORM, 0, 0, -1);
+}
+
+static void check_copy(const Check *c, const Ins *i) {
+    require(c, is_in(c, i->dst, SPACE_SHARED), "the destination is not in shared memory");
+    require(c, i->a >= 0 && i->a < TEN_COUNT && c->k->tensor[i->a].rank == 4, "the source is no tensor of rows");
+    if (!is_in(c, i->dst, SPACE_SHARED) || i->a < 0 || i->a >= TEN_COUNT) return;
+    require(c, val(c, i->dst)->cols >= c->k->tensor[i->a].cols, "the tile is narrower than the tensor");
+    for (int e = 0; e < 5; e++) check_uniform(c, i->e[e], T_INT);
+    require(c, !(c->facts & FACT_PIPELINED) || i->async, "a copy is synchronous after pipeline");
+}
+
+static void check_mma(const Check *c, const Ins *i) {
+    const Val *d = val(c, i->dst), *a = val(c, i->a), *b = val(c, i->b);
+    bool there = d && a && b && d->space == SPACE_FRAG && b->space == SPACE_SHARED;
+    require(c, there, "operands must be fragment += shared or fragment . shared");
+    if (!there) return;
+    require(c, d->layout == LAYOUT_ACC && d->type == DT_F32, "the result is no fp32 accumulator");
+    require(c, a->space == SPACE_SHARED || (a->space == SPACE_FRAG && a->layout == LAYOUT_A), "the left operand has the wrong layout");
+    require(c, a->type == b->type, "the operands differ in type");
+    require(c, d->rows == a->rows && a->cols == (i->trans ? b->cols : b->rows) && d->cols == (i->trans ? b->rows : b->cols), "the shapes do not fit");
+    require(c, i->zero || c->written[i->dst], "it accumulates into nothing");
+    require(c, a->space == SPACE_SHARED || c->written[i->a], "the left operand was not written");
+    check_uniform(c, i->e[0], T_INT);
+    if (a->space == SPACE_SHARED) check_uniform(c, i->e[1], T_INT);
+}
+
+static void check_map(const Check *c, const Ins *i) {
+    const Val *d = val(c, i->dst);
+    bool ok = d && (d->space == SPACE_FRAG || d->space == SPACE_ROW) && i->e[0];
+    require(c, ok, "the destination is no fragment or row");
+    if (!ok) return;
+    require(c, c->k->nodes.n[i->e[0]].type == T_FLOAT, "the expression is no float");
+    check_expr(c, i->e[0], d->space == SPACE_ROW ? PER_ROW : PER_ELEMENT, d->rows, d->cols, i->dst);
+    for (int e = 1; e <= 2; e++)
+        if (i->e[e]) check_uniform(c, i->e[e], T_INT);
+}
+
+static void check_reduce(const Check *c, const Ins *i) {
+    const Val *d = val(c, i->dst), *a = val(c, i->a);
+    bool ok = d && a && d->space == SPACE_ROW && a->space == SPACE_FRAG && d->rows == a->rows;
+    require(c, ok && (i->reduce == OP_RMAX || i->reduce == OP_RSUM), "it must take a fragment to a row by max or sum");
+    if (!ok) return;
+    require(c, c->written[i->a] && (i->b < 0 || c->written[i->b]), "an operand was not written");
+    require(c, !d->partial || i->reduce == OP_RSUM, "only sums can be partial");
+    require(c, i->b < 0 || (val(c, i->b)->space == SPACE_ROW && val(c, i->b)->partial == d->partial), "a partial row sum is read as a total");
+}
+
+static void check_store(const Check *c, const Ins *i) {
+    bool wide = i->op == TI_STORE, ok = is_in(c, i->a, wide ? SPACE_FRAG : SPACE_ROW) && i->n >= 0 && i->n < TEN_COUNT && c->k->tensor[i->n].output;
+    require(c, ok, "it must put a fragment or row into an output tensor");
+    if (!ok) return;
+    require(c, c->written[i->a] && !val(c, i->a)->partial, wide ? "the fragment was not written" : "a partial row sum is read as a total");
+    require(c, !wide || i->b < 0 || is_in(c, i->b, SPACE_SHARED), "the staging tile is not in shared memory");
+    for (int e = 0; e < 4; e++) check_uniform(c, i->e[e], T_INT);
+}
+
+static void check_block(Check *c, const Block *b);
+
+static void check_loop(Check *c, const Ins *i) {
+    require(c, is_in(c, i->dst, SPACE_SCALAR) && (i->n == 1 || i->n == -1), "the loop variable is no scalar, or its step not 1 or -1");
+    check_uniform(c, i->e[0], T_INT);
+    check_uniform(c, i->e[1], T_INT);
+    if (i->dst < 0) return;
+    bool *outer = c->written;
+    c->written = NEWN(c->k->arena, bool, (size_t)c->k->nval); /* a loop may run no step: what it writes counts inside only */
+    for (int v = 0; v < c->k->nval; v++) c->written[v] = outer[v];
+    c->written[i->dst] = true;
+    check_block(c, &i->body);
+    c->written = outer;
+}
+
+static void check_ins(Check *c, const Ins *i) {
+    c->ins = i;
+    switch (i->op) {
+    case TI_LET:
+        require(c, is_in(c, i->dst, SPACE_SCALAR), "the destination is no scalar");
+        if (is_in(c, i->dst, SPACE_SCALAR)) check_uniform(c, i->e[0], val(c, i->dst)->scalar);
+        break;
+    case TI_LOOP: check_loop(c, i); return;
+    case TI_IF:
+        check_uniform(c, i->e[0], T_BOOL);
+        check_block(c, &i->body);
+        return;
+    case TI_FILL:
+        require(c, (is_in(c, i->dst, SPACE_FRAG) || is_in(c, i->dst, SPACE_ROW)) && ag_node_is_const(&c->k->nodes, i->e[0]),
+                "it must put a constant into a fragment or row");
+        break;
+    case TI_COPY: check_copy(c, i); break;
+    case TI_COMMIT: break;
+    case TI_WAIT: require(c, i->n >= 0, "a negative number of groups"); break;
+    case TI_SYNC: require(c, i->n >= 0 && i->n < c->k->nbarrier, "there is no such barrier"); break;
+    case TI_LOAD:
+        require(c, is_in(c, i->dst, SPACE_FRAG) && is_in(c, i->a, SPACE_SHARED) && val(c, i->dst)->layout == LAYOUT_A,
+                "it must take a shared tile to an operand");
+        break;
+    case TI_MMA: check_mma(c, i); break;
+    case TI_MAP: check_map(c, i); break;
+    case TI_REDUCE: check_reduce(c, i); break;
+    case TI_TOTAL:
+        require(c, is_in(c, i->a, SPACE_ROW) && val(c, i->a)->partial && is_in(c, i->dst, SPACE_ROW) && !val(c, i->dst)->partial,
+                "it must take a partial row to a total");
+        break;
+    case TI_STORE:
+    case TI_STORE_ROW: check_store(c, i); break;
+    }
+    if (i->dst >= 0) c->written[i->dst] = true;
+}
+
+static void check_block(Check *c, const Block *b) {
+    for (const Ins *i = b->first; i; i = i->next) {
+        c->ins = i;
+        require(c, i->next ? i->next->prev == i : b->last == i, "the list of instructions is broken");
+        check_ins(c, i);
+    }
+}
+
+static void check_place(Check *c) {
+    const Kernel *k = c->k;
+    c->ins = NULL;
+    for (int i = 0; i < k->nval; i++) {
+        const Val *v = &k->val[i];
+        if (v->space != SPACE_SHARED) continue;
+        require(c, v->offset >= 0 && v->swizzle >= 0 && v->bytes >= v->rows * v->cols * ag_dtype_bytes(v->type), "a shared value has no place");
+        require(c, v->offset + v->bytes * v->stages <= k->shared_bytes, "a shared value ends outside of shared memory");
+        for (int j = 0; j < i; j++) {
+            const Val *o = &k->val[j];
+            bool apart = o->space != SPACE_SHARED || o->offset + o->bytes * o->stages <= v->offset || v->offset + v->bytes * v->stages <= o->offset;
+            require(c, apart || v->over >= 0 || o->over >= 0, "two shared values overlap");
+        }
+    }
+    for (int i = 1; i < k->nslot; i++) require(c, k->slot[i].offset > k->slot[i - 1].offset, "the argument struct is out of order");
+}
+
+void ag_tile_check(const Kernel *k, unsigned facts) {
+    Check c = {.k = k, .facts = facts, .written = NEWN(k->arena, bool, (size_t)k->nval + 1)};
+    require(&c, k->nrole >= 1 && k->threads == 32 * k->role[0].warps, "the roles do not add up to the threads");
+    for (int i = 0; i < k->nval; i++) {
+        const Val *v = &k->val[i];
+        bool tile = v->space == SPACE_FRAG || v->space == SPACE_ROW;
+        require(&c, !tile || (v->rows > 0 && v->rows % (16 * k->role[0].warps) == 0), "a fragment's rows do not divide among the warps");
+        require(&c, v->space != SPACE_FRAG || v->cols % 16 == 0, "a fragment's columns are no multiple of 16");
+    }
+    for (int r = 0; r < k->nrole; r++) check_block(&c, &k->role[r].body);
+    if (facts & FACT_PLACED) check_place(&c);
+}

@@ -1,0 +1,137 @@
+/* tile_dump.c: the Tile IR as text that people read. */
+#include "tile_ir.h"
+
+typedef struct Dump {
+    const Kernel *k;
+    Buf *out;
+    int indent;
+} Dump;
+
+static const char *leaf(void *payload, const Node *n) {
+    const Kernel *k = payload;
+    return n->op == OP_VAL ? k->val[n->index].name.s : n->op == OP_PARAM ? k->spec->param[n->index].name.s : NULL;
+}
+static void put_expr(Dump *d, Ref r) { ag_node_print(d->out, &d->k->nodes, r, leaf, (void *)(uintptr_t)d->k); }
+static const char *name(const Dump *d, int v) { return d->k->val[v].name.s; }
+
+static void put_stage(Dump *d, int v, Ref stage) {
+    ag_put(d->out, "%s", name(d, v));
+    if (d->k->val[v].space != SPACE_SHARED || d->k->val[v].stages == 1) return;
+    ag_put(d->out, "[");
+    put_expr(d, stage);
+    ag_put(d->out, "]");
+}
+
+static void put_exprs(Dump *d, const char *before, const Ref *e, int n, const char *after) {
+    ag_put(d->out, "%s", before);
+    for (int i = 0; i < n; i++) {
+        if (i) ag_put(d->out, ", ");
+        put_expr(d, e[i]);
+    }
+    ag_put(d->out, "%s", after);
+}
+
+static void put_range(Dump *d, const Ins *i) {
+    bool down = i->n < 0;
+    ag_put(d->out, " %s %s ", name(d, i->dst), down ? "from" : "in");
+    put_expr(d, i->e[0]);
+    ag_put(d->out, down ? " - 1 down to " : " .. ");
+    put_expr(d, i->e[1]);
+}
+
+static void put_operands(Dump *d, const Ins *i) {
+    const Kernel *k = d->k;
+    switch (i->op) {
+    case TI_LET:
+    case TI_FILL:
+    case TI_MAP:
+        ag_put(d->out, " %s = ", name(d, i->dst));
+        put_expr(d, i->e[0]);
+        if (i->op == TI_MAP && k->val[i->dst].space == SPACE_FRAG && k->val[i->dst].type != DT_F32)
+            ag_put(d->out, " as %s", ag_dtype_name[k->val[i->dst].type]);
+        break;
+    case TI_LOOP: put_range(d, i); break;
+    case TI_IF: put_exprs(d, " ", i->e, 1, ""); break;
+    case TI_COPY:
+        ag_put(d->out, " ");
+        put_stage(d, i->dst, i->e[0]);
+        ag_put(d->out, " <- %s", k->tensor[i->a].name);
+        put_exprs(d, "[", i->e + 3, 2, ", ");
+        put_exprs(d, "rows ", i->e + 1, 1, " ..]");
+        put_exprs(d, " below ", i->e + 2, 1, i->async ? " async" : "");
+        break;
+    case TI_WAIT: ag_put(d->out, " groups %d", i->n); break;
+    case TI_SYNC: ag_put(d->out, " %s", k->nbarrier ? k->barrier[i->n].name : "?"); break;
+    case TI_LOAD:
+        ag_put(d->out, " %s <- ", name(d, i->dst));
+        put_stage(d, i->a, i->e[0]);
+        break;
+    case TI_MMA:
+        ag_put(d->out, " %s %s ", name(d, i->dst), i->zero ? "=" : "+=");
+        put_stage(d, i->a, i->e[1]);
+        ag_put(d->out, " . ");
+        put_stage(d, i->b, i->e[0]);
+        ag_put(d->out, i->trans ? "^T" : "");
+        break;
+    case TI_REDUCE:
+        ag_put(d->out, " %s = %s(", name(d, i->dst), ag_op[i->reduce].name);
+        if (i->b >= 0) ag_put(d->out, "%s, ", name(d, i->b));
+        ag_put(d->out, "%s)%s", name(d, i->a), k->val[i->dst].partial ? " partial" : "");
+        break;
+    case TI_TOTAL: ag_put(d->out, " %s = %s over the quad", name(d, i->dst), name(d, i->a)); break;
+    case TI_STORE:
+    case TI_STORE_ROW:
+        ag_put(d->out, " %s", k->tensor[i->n].name);
+        put_exprs(d, "[", i->e + 2, 2, ", ");
+        put_exprs(d, "rows ", i->e, 1, " ..]");
+        put_exprs(d, " below ", i->e + 1, 1, "");
+        ag_put(d->out, " <- %s", name(d, i->a));
+        if (i->op == TI_STORE && i->b >= 0) ag_put(d->out, " through %s", name(d, i->b));
+        break;
+    case TI_COMMIT: break;
+    }
+}
+
+static void dump_block(Dump *d, const Block *b) {
+    d->indent++;
+    for (const Ins *i = b->first; i; i = i->next) {
+        ag_put(d->out, "%*s%s", 2 * d->indent, "", ag_tile_op_name[i->op]);
+        put_operands(d, i);
+        ag_put(d->out, i->note ? "    ; %s\n" : "\n", i->note);
+        dump_block(d, &i->body);
+    }
+    d->indent--;
+}
+
+static void dump_values(Dump *d) {
+    static const char *const layout[] = {"", " acc", " operand a"};
+    const Kernel *k = d->k;
+    for (int i = 0; i < k->nval; i++) {
+        const Val *v = &k->val[i];
+        if (v->space == SPACE_SHARED) {
+            ag_put(d->out, "shared  %-8s %d x %d x %d %s", v->name.s, v->stages, v->rows, v->cols, ag_dtype_name[v->type]);
+            if (v->offset >= 0)
+                ag_put(d->out, "  at %d, %d bytes, swizzle %d%s", v->offset, v->bytes * v->stages, v->swizzle,
+                       v->over >= 0 ? ", over the others" : "");
+            ag_put(d->out, "\n");
+        }
+        if (v->space == SPACE_FRAG)
+            ag_put(d->out, "frag    %-8s %d x %d %s%s", v->name.s, v->rows, v->cols, ag_dtype_name[v->type], layout[v->layout]);
+        if (v->space == SPACE_ROW) ag_put(d->out, "row     %-8s %d%s", v->name.s, v->rows, v->partial ? " partial" : "");
+        if (v->space == SPACE_FRAG || v->space == SPACE_ROW)
+            ag_put(d->out, v->reference >= 0 ? ", relative to %s\n" : "\n", v->reference >= 0 ? name(d, v->reference) : "");
+    }
+}
+
+void ag_tile_dump(Buf *out, const Kernel *k) {
+    Dump d = {.k = k, .out = out};
+    ag_put(out, "kernel %s  %s  threads %d  blocks per SM %d  numerics %s\n", k->name.s, k->target->name, k->threads, k->per_sm, k->numerics.s);
+    put_exprs(&d, "grid    ", &k->blocks, 1, "\n");
+    if (k->guard) put_exprs(&d, "guard   ", &k->guard, 1, "\n");
+    dump_values(&d);
+    for (int i = 0; i < k->nbarrier; i++) ag_put(out, "barrier %s  all threads of the block\n", k->barrier[i].name);
+    for (int r = 0; r < k->nrole; r++) {
+        ag_put(out, "\nrole %s  warps %d\n", k->role[r].name, k->role[r].warps);
+        dump_block(&d, &k->role[r].body);
+    }
+}

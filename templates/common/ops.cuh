@@ -1,0 +1,36 @@
+//@ leaf floor_div needs LEAF
+// Integer division towards minus infinity; 0 if b is 0.
+LEAF int floor_div(int a, int b) {
+    if (b == 0) return 0;
+    int q = a / b;
+    return q - (a % b != 0 && (a < 0) != (b < 0));
+}
+
+//@ leaf floor_mod needs LEAF
+// Remainder with the sign of b, a - b * floor(a / b); 0 if b is 0.
+LEAF int floor_mod(int a, int b) {
+    if (b == 0) return 0;
+    int r = a % b;
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+LEAF float floor_mod(float a, float b) {
+    if (b == 0.f) return 0.f;
+    float r = fmodf(a, b);
+    return r != 0.f && (r < 0.f) != (b < 0.f) ? r + b : r;
+}
+
+//@ leaf ceil_div needs LEAF
+// Smallest integer >= a / b, for b > 0.
+LEAF int ceil_div(int a, int b) { return a / b + (a % b > 0); }
+
+//@ leaf finite_or_zero needs LEAF NEG_INF
+// x, but 0 where x is minus infinity: the reference of a row that has seen no key.
+LEAF float finite_or_zero(float x) { return x == NEG_INF ? 0.f : x; }
+
+//@ leaf sigmoid needs LEAF
+// 1 / (1 + e^-x).
+LEAF float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
+
+//@ leaf softplus needs LEAF
+// log(1 + e^x), without overflow.
+LEAF float softplus(float x) { return fmaxf(x, 0.f) + log1pf(expf(-fabsf(x))); }

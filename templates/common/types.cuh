@@ -1,0 +1,20 @@
+//@ leaf types
+// Integers by width.
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef long long i64;
+typedef unsigned long long u64;
+
+//@ leaf LEAF
+// Every leaf is inlined into the kernel.
+#define LEAF static __device__ __forceinline__
+
+//@ leaf UNROLL
+// A loop over registers is unrolled, else its arrays would go to local memory; a loop over elements in memory is not.
+#define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
+
+//@ leaf NEG_INF
+// Minus infinity, the score of a masked key.
+#define NEG_INF __int_as_float(0xff800000)

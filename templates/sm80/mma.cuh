@@ -1,0 +1,92 @@
+//@ leaf ldmatrix_x4 needs types LEAF
+// Four 8x8 matrices of 2-byte elements; lane 8*i + r gives the address of row r of matrix i, r[i] takes matrix i as an mma operand.
+LEAF void ldmatrix_x4(u32 (&r)[4], u32 addr) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(addr) : "memory");
+}
+
+//@ leaf ldmatrix_x4_trans needs types LEAF
+// The same with each matrix transposed.
+LEAF void ldmatrix_x4_trans(u32 (&r)[4], u32 addr) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(addr) : "memory");
+}
+
+//@ leaf mma_16816_bf16 needs types LEAF bf16
+// c += A B for one warp: 16 x 16 by 16 x 8. c[0..1] are row lane/4, c[2..3] row lane/4 + 8; columns 2 * (lane%4) and the next.
+LEAF void mma_16816(bf16, float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+//@ leaf mma_16816_f16 needs types LEAF f16
+// c += A B for one warp: 16 x 16 by 16 x 8. c[0..1] are row lane/4, c[2..3] row lane/4 + 8; columns 2 * (lane%4) and the next.
+LEAF void mma_16816(f16, float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+//@ leaf load_a needs types LEAF UNROLL padded swizzle chunk_offset ldmatrix_x4
+// The A operand of 16 * MT rows, first row at `a` (a row % 8 == 0), from a shared tile of D channels into registers.
+template <int D, int MT> LEAF void load_a(u32 (&frag)[MT][padded(D) / 16][4], u32 a) {
+    u32 lane = threadIdx.x % 32, x = lane / 16 ^ swizzle<D>(lane), at = a + lane % 16 * (padded(D) * 2);
+    UNROLL for (int m = 0; m < MT; m++)
+        UNROLL for (int k = 0; k < padded(D) / 16; k++)
+            ldmatrix_x4(frag[m][k], at + chunk_offset<D>(2 * k, x) + m * 16 * (padded(D) * 2));
+}
+
+//@ leaf mma_ss_nt needs types LEAF UNROLL padded swizzle chunk_offset ldmatrix_x4
+// c += A B^T over D channels: A is 16 * MT rows of a shared tile from `a` on, B the 8 * N rows of a shared tile at `b`. Needs mma_16816 of type T.
+template <class T, int D, int MT, int N> LEAF void mma_ss_nt(float (&c)[MT][N][4], u32 a, u32 b) {
+    u32 lane = threadIdx.x % 32, x = lane / 16 ^ swizzle<D>(lane), y = lane / 8 % 2 ^ swizzle<D>(lane);
+    u32 at = a + lane % 16 * (padded(D) * 2), bt = b + (lane % 8 + lane / 16 * 8) * (padded(D) * 2);
+    UNROLL for (int k = 0; k < padded(D) / 16; k++) {
+        u32 fa[MT][4], fb[4];
+        UNROLL for (int m = 0; m < MT; m++) ldmatrix_x4(fa[m], at + chunk_offset<D>(2 * k, x) + m * 16 * (padded(D) * 2));
+        UNROLL for (int n = 0; n < N; n += 2) {
+            ldmatrix_x4(fb, bt + chunk_offset<D>(2 * k, y) + n * 8 * (padded(D) * 2));
+            UNROLL for (int m = 0; m < MT; m++) {
+                mma_16816(T(), c[m][n], fa[m], fb[0], fb[1]);
+                mma_16816(T(), c[m][n + 1], fa[m], fb[2], fb[3]);
+            }
+        }
+    }
+}
+
+//@ leaf mma_rs_nt needs types LEAF UNROLL padded swizzle chunk_offset ldmatrix_x4
+// c += A B^T over D channels: A in registers, B the 8 * N rows of a shared tile at `b`. Needs mma_16816 of type T.
+template <class T, int D, int MT, int N> LEAF void mma_rs_nt(float (&c)[MT][N][4], const u32 (&a)[MT][padded(D) / 16][4], u32 b) {
+    u32 lane = threadIdx.x % 32, y = lane / 8 % 2 ^ swizzle<D>(lane), bt = b + (lane % 8 + lane / 16 * 8) * (padded(D) * 2);
+    UNROLL for (int k = 0; k < padded(D) / 16; k++)
+        UNROLL for (int n = 0; n < N; n += 2) {
+            u32 fb[4];
+            ldmatrix_x4(fb, bt + chunk_offset<D>(2 * k, y) + n * 8 * (padded(D) * 2));
+            UNROLL for (int m = 0; m < MT; m++) {
+                mma_16816(T(), c[m][n], a[m][k], fb[0], fb[1]);
+                mma_16816(T(), c[m][n + 1], a[m][k], fb[2], fb[3]);
+            }
+        }
+}
+
+//@ leaf mma_rs_nn needs types LEAF UNROLL padded swizzle chunk_offset ldmatrix_x4_trans
+// c += A B: A in registers (16 * MT rows, 16 * K columns), B the 16 * K rows of a shared tile of D channels at `b`. Needs mma_16816 of type T.
+template <class T, int D, int MT, int K> LEAF void mma_rs_nn(float (&c)[MT][padded(D) / 8][4], const u32 (&a)[MT][K][4], u32 b) {
+    u32 lane = threadIdx.x % 32, x = lane / 16 ^ swizzle<D>(lane), bt = b + lane % 16 * (padded(D) * 2);
+    UNROLL for (int k = 0; k < K; k++)
+        UNROLL for (int n = 0; n < padded(D) / 8; n += 2) {
+            u32 fb[4];
+            ldmatrix_x4_trans(fb, bt + chunk_offset<D>(n, x) + k * 16 * (padded(D) * 2));
+            UNROLL for (int m = 0; m < MT; m++) {
+                mma_16816(T(), c[m][n], a[m][k], fb[0], fb[1]);
+                mma_16816(T(), c[m][n + 1], a[m][k], fb[2], fb[3]);
+            }
+        }
+}
+
+//@ leaf stage_c needs types LEAF UNROLL padded swizzle chunk_offset st_shared_4
+// Writes fragments of 16 * MT rows, rounded to T, into a shared tile of D channels whose first row (of a multiple of 8) is at `dst`.
+template <class T, int D, int MT> LEAF void stage_c(u32 dst, const float (&c)[MT][padded(D) / 8][4]) {
+    u32 lane = threadIdx.x % 32, x = swizzle<D>(lane / 4), at = dst + lane / 4 * (padded(D) * 2) + lane % 4 * 4;
+    UNROLL for (int m = 0; m < MT; m++)
+        UNROLL for (int n = 0; n < padded(D) / 8; n++)
+            UNROLL for (int r = 0; r < 2; r++)
+                st_shared_4(at + chunk_offset<D>(n, x) + (m * 16 + r * 8) * (padded(D) * 2), T::pack(c[m][n][2 * r], c[m][n][2 * r + 1]));
+}

@@ -1,0 +1,68 @@
+/* compile_all: compiles every shipped spec under every shipped schedule for every arch and both types with NVRTC, without the cache.
+ * A ptxas warning, a register spill or a refusal other than "this head dim or arch is not for this schedule" is a failure.
+ * The last line is "N passed, N failed, N skipped"; without NVRTC everything is skipped.  usage: compile_all [SPEC]... */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attngen.h"
+
+static const int head_dims[] = {64, 128, 256};
+static const int dtypes[] = {ATTNGEN_F16, ATTNGEN_BF16};
+enum { NDIMS = sizeof head_dims / sizeof *head_dims, NTYPES = sizeof dtypes / sizeof *dtypes };
+
+static int passed, failed, no_nvrtc;
+
+/* Returns 1 if the schedule is meant for this arch and head dim. */
+static int compile_one(attngen_context *ctx, const char *spec, const char *sched, int D, int dtype) {
+    attngen_program *p = NULL;
+    attngen_source s, c;
+    attngen_info info = {.version = ATTNGEN_INFO_VERSION};
+    const attngen_dim dims[] = {{"D", D}, {"dtype", dtype}};
+    attngen_shipped_spec(&s, spec);
+    attngen_shipped_schedule(&c, sched);
+    attngen_status st = attngen_compile(ctx, &p, &s, &c, dims, 2);
+    if (st == ATTNGEN_OK) st = attngen_program_info(p, &info);
+    attngen_program_free(p);
+    if (st == ATTNGEN_E_UNSUPPORTED) return 0;
+    if (st == ATTNGEN_E_NO_NVRTC) return no_nvrtc = 1;
+    const char *type = dtype == ATTNGEN_F16 ? "f16" : "bf16";
+    if (st == ATTNGEN_OK && info.spill_bytes == 0) return passed++, 1;
+    failed++;
+    printf("FAILED %s under %s for %s, D %d, %s: ", spec, sched, attngen_arch(ctx), D, type);
+    if (st == ATTNGEN_OK)
+        printf("%d bytes of registers spilled\n", info.spill_bytes);
+    else
+        printf("%s\n", attngen_errmsg(ctx));
+    return 1;
+}
+
+static void compile_spec(attngen_context *ctx, const char *spec) {
+    const char *sched;
+    for (size_t j = 0; (sched = attngen_shipped_schedule_name(j)) && !no_nvrtc; j++) {
+        int used = 0;
+        for (int d = 0; d < NDIMS; d++)
+            for (int t = 0; t < NTYPES && !no_nvrtc; t++) used += compile_one(ctx, spec, sched, head_dims[d], dtypes[t]);
+        if (used == 0) printf("note: %s is not for %s, or for none of the head dims tried\n", sched, attngen_arch(ctx));
+    }
+}
+
+int main(int argc, char **argv) {
+    const char *arch, *spec;
+    for (size_t a = 0; (arch = attngen_known_arch(a)) && !no_nvrtc; a++) {
+        attngen_options o = ATTNGEN_OPTIONS_INIT;
+        attngen_context *ctx = NULL;
+        o.arch = arch;
+        o.cache_dir = "";
+        if (attngen_create(&ctx, &o) != ATTNGEN_OK) return printf("no context for %s\n", arch), 1;
+        for (size_t i = 0; (spec = attngen_shipped_spec_name(i)) && !no_nvrtc; i++) {
+            int wanted = argc < 2;
+            for (int j = 1; j < argc; j++) wanted |= strcmp(argv[j], spec) == 0;
+            if (wanted) compile_spec(ctx, spec);
+        }
+        attngen_destroy(ctx);
+    }
+    if (no_nvrtc) puts("skipped: no NVRTC on this machine");
+    printf("%d passed, %d failed, %d skipped\n", passed, failed, no_nvrtc);
+    return failed != 0;
+}

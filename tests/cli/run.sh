@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# The command line, from outside: exit codes, messages to the letter, files.  ATTNGEN names the binary; the last line sums up.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+bin=${ATTNGEN:-build/attngen}
+diff=build/tests/npydiff
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+export ATTNGEN_CACHE_DIR=$tmp/cache
+passed=0 failed=0 skipped=0
+
+ok() { passed=$((passed + 1)); }
+no() { failed=$((failed + 1)) && echo "FAILED: $1"; }
+is() { if [ "$2" = "$3" ]; then ok; else no "$1: expected \`$3\`, got \`$2\`"; fi; }
+
+# t NAME CODE STDERR ARGUMENT...: exit code, and the first line of stderr ("" : not looked at; a trailing * matches anything).
+t() {
+    local name=$1 code=$2 want=$3 got err
+    shift 3
+    "$bin" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    got=$?
+    err=$(head -n 1 "$tmp/err")
+    if [ $got != "$code" ]; then no "$name: exit $got, expected $code: $err"; return; fi
+    # shellcheck disable=SC2053
+    case $want in
+    "") ok ;;
+    *\*) if [[ $err == "${want%\*}"* ]]; then ok; else no "$name: stderr is: $err"; fi ;;
+    *) is "$name" "$err" "$want" ;;
+    esac
+}
+
+# ---- usage
+t "no verb" 2 "attngen: an attention compiler.*"
+t "unknown verb" 2 "attngen: no verb \`emitt\` (did you mean \`emit\`?); \`attngen help\` lists them" emitt
+t "help" 0 "" help
+t "help of a verb" 0 "" help emit
+t "help of no verb" 2 "attngen: no verb \`zzzzzz\`; \`attngen help\` lists them" help zzzzzz
+t "version" 0 "" --version
+is "version text" "$(cat "$tmp/out")" "attngen 0.1.0"
+t "unknown option" 2 "attngen: emit has no option \`--shedule\` (did you mean \`--schedule\`?); see \`attngen help emit\`" emit causal --shedule x
+t "unknown letter" 2 "attngen: emit has no option \`-x\`; see \`attngen help emit\`" emit causal -x
+t "no value" 2 "attngen: --schedule needs a value: SCHED" emit causal -s
+t "flag with a value" 2 "attngen: --json takes no value" bench causal --json=1
+t "no spec" 2 "attngen: usage: attngen emit SPEC [OPTION]...; see \`attngen help emit\`" emit
+t "two specs" 2 "attngen: unexpected argument \`dense\`; usage: attngen emit SPEC" emit causal dense
+t "bad artefact" 2 "attngen: --as is one of spec math tile schedule cu ptx cubin, not \`titel\` (did you mean \`tile\`?)" emit causal --as titel
+t "bad number" 2 "attngen: --seed needs a whole number, not \`1x\`" check causal --seed 1x
+t "after without an IR" 2 "attngen: --after goes with --as math or --as tile" emit causal --after tile
+t "gpu and no gpu" 2 "attngen: --gpu and --no-gpu exclude each other" check causal --gpu --no-gpu
+t "bad list" 2 "attngen: list takes specs|schedules|archs, not \`spec\` (did you mean \`specs\`?)" list spec
+t "bad define" 2 "attngen: -D needs NAME=VALUE, not \`D\`" emit causal -D D
+t "bad dtype" 2 "attngen: -D dtype is one of f16 bf16, not \`f64\`" emit causal -D dtype=f64
+t "define twice" 2 "attngen: -D D is given twice" emit causal -D D=64 -D D=128
+t "unknown shipped spec" 2 "attngen: no spec \`casual\` is shipped (did you mean \`causal\`?); \`attngen list specs\` has them, and a file is given with its path, e.g. ./casual.yaml" emit casual
+t "unknown shipped schedule" 2 "attngen: no schedule \`mma_d12\` is shipped (did you mean \`mma_d128\`?)*" emit causal -s mma_d12
+t "unknown arch" 2 "attngen: unknown architecture \`sm_91\` (did you mean \`sm_90\`?)" emit causal -a sm_91
+t "missing file" 6 "attngen: ./nothing.yaml: No such file or directory" emit ./nothing.yaml
+t "both from stdin" 2 "attngen: the spec and the schedule cannot both come from the standard input" emit - -s -
+
+# ---- emit
+for as in spec math tile schedule cu; do t "emit $as" 0 "" emit causal -a sm_90 --as $as; done
+t "arch is named" 0 "attngen: taking sm_*" emit causal
+t "emit to a file" 0 "" emit causal -a sm_90 -D D=64 -o "$tmp/a.cu"
+"$bin" emit causal -a sm_90 -DD=64 >"$tmp/b.cu" 2>/dev/null
+is "a file and stdout are the same" "$(cmp "$tmp/a.cu" "$tmp/b.cu" 2>&1)" ""
+is "nothing temporary is left" "$(find "$tmp" -name 'a.cu.*')" ""
+"$bin" emit - -a sm_90 -D D=64 <specs/causal.yaml >"$tmp/c.cu" 2>/dev/null
+is "stdin" "$(tail -n 5 "$tmp/c.cu")" "$(tail -n 5 "$tmp/a.cu")"
+is "no include" "$(grep -c '#include' "$tmp/a.cu")" 0
+t "folder is missing" 6 "attngen: $tmp/no/a.cu: No such file or directory" emit causal -a sm_90 -o "$tmp/no/a.cu"
+printf 'attention: x\nmask: k <= \n' >"$tmp/bad.yaml"
+echo keep >"$tmp/kept.cu"
+t "a spec with an error" 3 "$tmp/bad.yaml:2:*" emit "$tmp/bad.yaml" -a sm_90 -o "$tmp/kept.cu"
+is "an old file survives a failure" "$(cat "$tmp/kept.cu")" keep
+t "a head dim too large" 4 "" emit causal -a sm_90 -D D=256 -s mma_d64
+[ -w /dev/full ] && t "a full disk" 6 "" emit causal -a sm_90 -o /dev/full
+is "read-only pipe end" "$("$bin" emit causal -a sm_90 2>/dev/null | head -c 2)" "//"
+
+# ---- lists, man page, completion, cache
+t "list specs" 0 "" list specs
+is "list specs" "$(cat "$tmp/out")" "$(cd specs && printf '%s\n' *.yaml | sed 's/\.yaml$//')"
+t "list schedules" 0 "" list schedules
+is "list schedules" "$(sort "$tmp/out")" "$(cd schedules && printf '%s\n' *.yaml | sed 's/\.yaml$//' | sort)"
+t "list archs" 0 "" list archs
+t "man" 0 "" help --man
+is "man" "$(head -n 1 "$tmp/out")" '.TH ATTNGEN 1 "" "attngen 0.1.0" "User Commands"'
+t "completion" 0 "" help --completion bash
+is "completion parses" "$(bash -n "$tmp/out" 2>&1)" ""
+# shellcheck disable=SC1090,SC2154
+is "completion works" "$(. "$tmp/out"; COMP_WORDS=(attngen emit causal --as t) COMP_CWORD=4; _attngen; echo "${COMPREPLY[*]}")" tile
+t "cache path" 0 "" cache path
+is "cache path" "$(cat "$tmp/out")" "$tmp/cache"
+t "cache list" 0 "" cache list
+t "cache clear" 0 "" cache clear
+t "doctor" 0 "" doctor
+
+# ---- run: real tensors, one layer of all-MiniLM-L6-v2 (12 heads, D 32), against that model's own attention output.
+# The inputs were rounded to f16 and the kernel rounds P and O to f16; both together stay below 2e-3 where |o| is at most 1.6.
+d=tests/data/minilm
+in=(--in q=${d}_q.npy --in k=${d}_k.npy --in v=${d}_v.npy)
+real() { # NAME OPTION...
+    local name=$1
+    shift
+    t "$name" 0 "" run dense -a sm_90 "${in[@]}" --out o="$tmp/o.npy" --out lse="$tmp/lse.npy" "$@"
+    if "$diff" "$tmp/o.npy" ${d}_o.npy 2e-3 >"$tmp/diff" 2>&1; then ok; else no "$name: $(cat "$tmp/diff")"; fi
+}
+real "a real layer, simulated" --cpu -D D=32 -D dtype=f16
+real "a real layer, reference" --reference --out-dtype f32
+cp "$tmp/lse.npy" "$tmp/lse_reference.npy"
+real "a real layer, simulated, small arch" --cpu -a sm_86
+if "$diff" "$tmp/lse.npy" "$tmp/lse_reference.npy" 1e-3 >"$tmp/diff" 2>&1; then ok; else no "lse: $(cat "$tmp/diff")"; fi
+is "o has the type of q" "$(head -c 30 "$tmp/o.npy" | tr -dc '<a-z0-9' | grep -o '<f2')" "<f2"
+if "$bin" check dense --gpu --case '' -D D=32 >/dev/null 2>&1; then
+    real "a real layer, on the GPU"
+else
+    skipped=$((skipped + 1)) && echo "skipped: a real layer on the GPU: there is none"
+fi
+t "scale changes the result" 0 "" run dense -a sm_90 "${in[@]}" --cpu --set scale=1 --out o="$tmp/o.npy"
+if "$diff" "$tmp/o.npy" ${d}_o.npy 2e-3 >/dev/null 2>&1; then no "scale changes the result"; else ok; fi
+t "bf16 from f16 files" 0 "" run causal -a sm_90 "${in[@]}" --cpu --dtype bf16 --out o="$tmp/o.npy"
+t "bf16 bits" 0 "" run causal -a sm_90 "${in[@]}" --cpu --dtype bf16 --out-dtype bf16 --out o="$tmp/bits.npy"
+t "bf16 bits as input" 0 "" run causal -a sm_90 --in q="$tmp/bits.npy" --in k="$tmp/bits.npy" --in v="$tmp/bits.npy" --cpu --dtype bf16 --out o="$tmp/o.npy"
+is "bits stay bits" "$(head -c 30 "$tmp/o.npy" | grep -a -o '<u2')" "<u2"
+t "bits need a type" 2 "attngen: $tmp/bits.npy: type '<u2' is read as bf16 bits only with --dtype bf16" run causal -a sm_90 --in q="$tmp/bits.npy" --in k=${d}_k.npy --in v=${d}_v.npy --cpu --out o="$tmp/o.npy"
+t "an input is missing" 2 "attngen: --in v=FILE is missing" run dense -a sm_90 "${in[@]:0:4}" --cpu --out o="$tmp/o.npy"
+t "no output" 2 "attngen: --out o=FILE is missing" run dense -a sm_90 "${in[@]}" --cpu
+t "an unknown input" 2 "attngen: --in is one of q k v, not \`x\`" run dense -a sm_90 --in x=y --cpu
+t "an input twice" 2 "attngen: --in q is given twice" run dense -a sm_90 --in q=${d}_q.npy --in q=${d}_q.npy --cpu
+t "another D" 2 "attngen: -D D=64, but q and k have D 32" run dense -a sm_90 "${in[@]}" --cpu -D D=64 --out o="$tmp/o.npy"
+t "not a .npy" 2 "attngen: specs/dense.yaml: not a .npy file" run dense -a sm_90 --in q=specs/dense.yaml --cpu
+head -c 1000 ${d}_q.npy >"$tmp/short.npy"
+t "a truncated .npy" 2 "attngen: $tmp/short.npy: the shape needs 75264 bytes of data, the file has 872" run dense -a sm_90 --in q="$tmp/short.npy" --cpu
+t "no such .npy" 6 "attngen: $tmp/none.npy: No such file or directory" run dense -a sm_90 --in q="$tmp/none.npy" --cpu
+t "cpu and reference" 2 "attngen: --cpu and --reference exclude each other" run dense --cpu --reference
+
+# ---- bench without a GPU
+if ! "$bin" check dense --gpu --case '' -D D=32 >/dev/null 2>&1; then t "bench without a GPU" 6 "" bench causal -D D=64; fi
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]

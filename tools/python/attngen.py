@@ -1,0 +1,236 @@
+"""attngen from Python: compile a spec, call the kernel on PyTorch CUDA tensors.
+
+    import attngen
+    ctx = attngen.Context()
+    causal = ctx.compile("causal", D=128, dtype="bf16")
+    o = causal(q, k, v)                       # [B, Hq, Sq, D], [B, Hkv, Sk, D], [B, Hkv, Sk, Dv], any strides
+    o, lse = causal(q, k, v, lse=True)
+    causal(q, k, v, o=o, window=128, stream=stream)
+
+Only ctypes is needed to compile; PyTorch is imported by the first call.  The library is $ATTNGEN_LIBRARY, or libattngen.so beside this file, in the
+folder above, in the build folder of the source tree, or where the loader finds it.
+"""
+
+import ctypes
+import os
+import pathlib
+from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_void_p
+
+__all__ = ["Context", "Error", "Program", "compile"]
+
+F16, BF16 = 16, 17
+DTYPES = {"f16": F16, "float16": F16, "bf16": BF16, "bfloat16": BF16}
+ALIGN_END = -(2**63)
+MAX_CALLS = 1024  # bound shapes that a Program keeps
+ARTEFACTS = {"spec": 0, "math": 1, "tile": 2, "schedule": 3, "cu": 4, "ptx": 5, "cubin": 6}
+
+
+class Error(RuntimeError):
+    """A failure of the library; .status is its attngen_status."""
+
+    def __init__(self, status, text):
+        super().__init__(text)
+        self.status = status
+
+
+class _Options(Structure):
+    _fields_ = [("version", c_uint32), ("arch", c_char_p), ("device", c_int), ("cache_dir", c_char_p), ("nvrtc", c_char_p), ("warn", c_void_p), ("payload", c_void_p)]
+
+
+class _Source(Structure):
+    _fields_ = [("name", c_char_p), ("text", c_char_p), ("len", c_size_t)]
+
+
+class _Dim(Structure):
+    _fields_ = [("name", c_char_p), ("value", c_double)]
+
+
+class _Shape(Structure):
+    _fields_ = [(name, c_int64) for name in ("B", "Hq", "Hkv", "Sq", "Sk", "offset")]
+
+
+class _Arg(Structure):
+    _fields_ = [("name", c_char_p), ("data", c_void_p), ("stride", c_int64 * 4), ("scalar", c_double)]
+
+
+class _Info(Structure):
+    _fields_ = (
+        [("version", c_uint32)]
+        + [(name, c_char_p) for name in ("name", "arch", "schedule", "numerics")]
+        + [(name, c_int) for name in ("D", "Dv", "dtype", "threads", "shared_bytes", "registers", "spill_bytes", "from_disk_cache")]
+    )
+
+
+_Sink = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
+
+_FUNCTIONS = {
+    "attngen_strerror": (c_char_p, [c_int]),
+    "attngen_create": (c_int, [POINTER(c_void_p), POINTER(_Options)]),
+    "attngen_destroy": (None, [c_void_p]),
+    "attngen_errmsg": (c_char_p, [c_void_p]),
+    "attngen_arch": (c_char_p, [c_void_p]),
+    "attngen_compile": (c_int, [c_void_p, POINTER(c_void_p), POINTER(_Source), POINTER(_Source), POINTER(_Dim), c_size_t]),
+    "attngen_lower": (c_int, [c_void_p, POINTER(c_void_p), POINTER(_Source), POINTER(_Source), POINTER(_Dim), c_size_t]),
+    "attngen_program_free": (None, [c_void_p]),
+    "attngen_program_info": (c_int, [c_void_p, POINTER(_Info)]),
+    "attngen_shipped_spec": (c_int, [POINTER(_Source), c_char_p]),
+    "attngen_shipped_schedule": (c_int, [POINTER(_Source), c_char_p]),
+    "attngen_emit": (c_int, [c_void_p, c_void_p, c_int, c_char_p, _Sink, c_void_p]),
+    "attngen_bind": (c_int, [c_void_p, POINTER(c_void_p), c_void_p, POINTER(_Shape)]),
+    "attngen_call_free": (None, [c_void_p]),
+    "attngen_workspace": (c_size_t, [c_void_p]),
+    "attngen_launch": (c_int, [c_void_p, POINTER(_Arg), c_size_t, c_void_p, c_size_t, c_void_p]),
+    "attngen_launch_errmsg": (c_char_p, []),
+}
+
+
+def _load():
+    here = pathlib.Path(__file__).resolve().parent
+    given = os.environ.get("ATTNGEN_LIBRARY")
+    places = [given] if given else [p / "libattngen.so" for p in (here, here.parent, here.parent.parent / "build")]
+    path = next((str(p) for p in places if given or p.exists()), "libattngen.so.0")
+    lib = ctypes.CDLL(path)
+    for name, (result, args) in _FUNCTIONS.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, args
+    return lib
+
+
+_lib = _load()
+
+
+def _check(status, ctx):
+    if status:
+        text = _lib.attngen_errmsg(ctx) or _lib.attngen_strerror(status)
+        raise Error(status, text.decode(errors="replace"))
+
+
+def _source(given, shipped):
+    """A shipped name, the path of a file (it has a '/' or ends in .yaml), or the text itself (it has a ':')."""
+    if given is None:
+        return None
+    source = _Source()
+    given = os.fspath(given)
+    if "\n" not in given and ("/" in given or given.endswith(".yaml")) and ":" not in given:
+        text = pathlib.Path(given).read_bytes()
+        return _Source(given.encode(), text, len(text))
+    if ":" in given:
+        text = given.encode()
+        return _Source(b"<python>", text, len(text))
+    status = shipped(byref(source), given.encode())
+    if status:
+        raise Error(status, f"nothing is shipped under the name {given!r}")
+    return source
+
+
+class Context:
+    """A target (the GPU `device`, or an architecture by name), the kernel cache and the last diagnostic.  To be used by one thread at a time."""
+
+    def __init__(self, arch=None, device=0, cache_dir=None, nvrtc=None):
+        encode = lambda x: None if x is None else os.fspath(x).encode()
+        options = _Options(1, encode(arch), device, encode(cache_dir), encode(nvrtc), None, None)
+        self._handle, self.device = c_void_p(), device
+        _check(_lib.attngen_create(byref(self._handle), byref(options)), None)
+
+    def __del__(self):
+        if getattr(self, "_handle", None):
+            _lib.attngen_destroy(self._handle)
+
+    @property
+    def arch(self):
+        return _lib.attngen_arch(self._handle).decode()
+
+    def compile(self, spec, schedule=None, D=128, Dv=None, dtype="bf16", lower=False, **params):
+        """A Program for a shipped name, a file or a text.  lower=True stops at the CUDA text: needs no NVRTC, cannot be called."""
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
+        values = {"D": D, "Dv": D if Dv is None else Dv, "dtype": DTYPES[dtype], **params}
+        dims = (_Dim * len(values))(*[(name.encode(), float(x)) for name, x in values.items()])
+        spec, schedule = _source(spec, _lib.attngen_shipped_spec), _source(schedule, _lib.attngen_shipped_schedule)
+        handle = c_void_p()
+        function = _lib.attngen_lower if lower else _lib.attngen_compile
+        _check(function(self._handle, byref(handle), byref(spec), byref(schedule) if schedule else None, dims, len(dims)), self._handle)
+        return Program(self, handle)
+
+
+class Program:
+    """A compiled spec, callable on CUDA tensors.  .info: what attngen_program_info tells, as attributes."""
+
+    def __init__(self, ctx, handle):
+        self._ctx, self._handle, self._calls = ctx, handle, {}
+        self.info = _Info(version=1)
+        _check(_lib.attngen_program_info(handle, byref(self.info)), ctx._handle)
+
+    def __del__(self):
+        for call in getattr(self, "_calls", {}).values():
+            _lib.attngen_call_free(call[0])
+        if getattr(self, "_handle", None):
+            _lib.attngen_program_free(self._handle)
+
+    def emit(self, what="cu", after=None):
+        """One of spec, math, tile, schedule, cu, ptx (str), cubin (bytes)."""
+        pieces = []
+        sink = _Sink(lambda payload, data, n: pieces.append(ctypes.string_at(data, n)) or 0)
+        _check(_lib.attngen_emit(self._ctx._handle, self._handle, ARTEFACTS[what], after.encode() if after else None, sink, None), self._ctx._handle)
+        data = b"".join(pieces)
+        return data if what == "cubin" else data.decode()
+
+    def _bind(self, key):
+        handle = c_void_p()
+        _check(_lib.attngen_bind(self._ctx._handle, byref(handle), self._handle, byref(_Shape(*key))), self._ctx._handle)
+        if len(self._calls) >= MAX_CALLS:
+            _lib.attngen_call_free(self._calls.pop(next(iter(self._calls)))[0])
+        call = self._calls[key] = (handle, _lib.attngen_workspace(handle))
+        return call
+
+    def _tensor(self, name, x, shape, dtype):
+        if x.dtype != dtype or tuple(x.shape) != shape or not x.is_cuda:
+            raise ValueError(f"{name} must be a CUDA tensor {list(shape)} of {dtype}, not {list(x.shape)} of {x.dtype} on {x.device}")
+        return _Arg(name.encode(), x.data_ptr(), (c_int64 * 4)(*x.stride()), 0.0)
+
+    def __call__(self, q, k, v, o=None, lse=None, offset=None, stream=None, **scalars):
+        """O [B, Hq, Sq, Dv], or (O, LSE [B, Hq, Sq] float32) if lse is True or a tensor.  offset: position of query 0 minus that of key 0,
+        by default Sk - Sq.  stream: a torch.cuda.Stream or a raw handle, by default the current one.  scalars: scale and the spec's parameters."""
+        import torch
+
+        if q.dim() != 4 or k.dim() != 4:
+            raise ValueError("q, k and v have 4 dimensions: [B, H, S, D]")
+        info = self.info
+        dtype = torch.float16 if info.dtype == F16 else torch.bfloat16
+        (B, Hq, Sq, _), (_, Hkv, Sk, _) = q.shape, k.shape
+        key = (B, Hq, Hkv, Sq, Sk, ALIGN_END if offset is None else offset)
+        handle, workspace = self._calls.get(key) or self._bind(key)
+        if o is None:
+            o = torch.empty((B, Hq, Sq, info.Dv), dtype=dtype, device=q.device)
+        args = [
+            self._tensor("q", q, (B, Hq, Sq, info.D), dtype),
+            self._tensor("k", k, (B, Hkv, Sk, info.D), dtype),
+            self._tensor("v", v, (B, Hkv, Sk, info.Dv), dtype),
+            self._tensor("o", o, (B, Hq, Sq, info.Dv), dtype),
+        ]
+        if lse is True:
+            lse = torch.empty((B, Hq, Sq), dtype=torch.float32, device=q.device)
+        if lse is not None and lse is not False:
+            args.append(self._tensor("lse", lse, (B, Hq, Sq), torch.float32))
+        for name, value in scalars.items():
+            args.append(_Arg(name.encode(), None, (c_int64 * 4)(), float(value)))
+        if stream is None:
+            stream = torch.cuda.current_stream(q.device)
+        space = torch.empty(workspace, dtype=torch.uint8, device=q.device) if workspace else None
+        status = _lib.attngen_launch(
+            handle, (_Arg * len(args))(*args), len(args), space.data_ptr() if workspace else None, workspace, getattr(stream, "cuda_stream", stream)
+        )
+        if status:
+            raise Error(status, _lib.attngen_launch_errmsg().decode(errors="replace"))
+        return o if lse is None or lse is False else (o, lse)
+
+
+_default = None
+
+
+def compile(spec, schedule=None, **options):
+    """As Context.compile, in a context for GPU 0 that is made by the first call."""
+    global _default
+    if _default is None:
+        _default = Context()
+    return _default.compile(spec, schedule, **options)
