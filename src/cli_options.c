@@ -84,7 +84,10 @@ void cli_hint(char *out, size_t n, const char *given, const char *words) {
     for (char *w = names ? strtok_r(names, " ", &save) : NULL; w && count < LEN(name) - 1; w = strtok_r(NULL, " ", &save)) name[count++] = w;
     name[count] = NULL;
     const char *near = ag_nearest(ag_str(given), name);
-    snprintf(out, n, near ? " (did you mean `%s`?)" : "", near);
+    if (near)
+        snprintf(out, n, " (did you mean `%s`?)", near);
+    else
+        *out = '\0';
     free(names);
 }
 

@@ -13,13 +13,7 @@ typedef struct CUkern_st *CuKernel;
 typedef struct CUfunc_st *CuFunction;
 typedef struct CUstream_st *CuStream;
 
-enum {
-    CU_ATTR_SM_COUNT = 16,
-    CU_ATTR_MAJOR = 75,
-    CU_ATTR_MINOR = 76,
-    CU_ATTR_SHARED_OPTIN = 97,
-    CU_FUNC_ATTR_DYNAMIC_SHARED = 8
-};
+enum { CU_ATTR_SM_COUNT = 16, CU_ATTR_MAJOR = 75, CU_ATTR_MINOR = 76, CU_ATTR_SHARED_OPTIN = 97, CU_FUNC_ATTR_DYNAMIC_SHARED = 8 };
 
 /* field, symbol, arguments; every one returns a CUresult */
 #define CUDA_FUNCTIONS(F)                                                                                                                            \

@@ -79,9 +79,10 @@ typedef struct Nvrtc Nvrtc;
 typedef struct NvrtcEnv {
     const char *attngen_nvrtc, *cuda_home, *ld_library_path, *virtual_env, *conda_prefix, *home;
 } NvrtcEnv;
-/* Finds the library by path, without opening it: explicit path, $ATTNGEN_NVRTC (each a file or a folder; if it is given, nothing else is looked at),
+/* Finds the library by path, without opening it: explicit path, $ATTNGEN_NVRTC (a file or a folder; if one is given, nothing else is looked at),
  * $CUDA_HOME, nvrtc/ beside the program or library, the loader's path, toolkit folders, Python wheels.  The table is in nvrtc.c.
- * id: what distinguishes this compiler (real file name, size, a hash of its ends), part of the cache key; log (may be NULL) gets a line per place looked at. */
+ * id: what distinguishes this compiler (real file name, size, a hash of its ends), part of the cache key.
+ * log (may be NULL) gets a line per place looked at. */
 attngen_status ag_nvrtc_find(const char *explicit_path, const NvrtcEnv *env, char path[4096], char id[256], char *log, size_t nlog, Err *e);
 /* Options that change the result, without the architecture; ends with NULL. */
 extern const char *const ag_nvrtc_options[];
@@ -92,7 +93,7 @@ void ag_nvrtc_version(const Nvrtc *n, int *major, int *minor);
 typedef struct Compiled {
     void *image; /* malloc'ed */
     size_t size;
-    char *log;   /* malloc'ed, NUL-terminated: ptxas resource report and warnings */
+    char *log;                  /* malloc'ed, NUL-terminated: ptxas resource report and warnings */
     int registers, spill_bytes; /* per thread, stores + loads, of the worst kernel, read from the ptxas report; 0 for PTX */
 } Compiled;
 /* ptx: PTX text (NUL-terminated, size without it) instead of a cubin.  ATTNGEN_E_COMPILE: e has the head of the log, out->log all of it; a ptxas
@@ -114,7 +115,8 @@ typedef struct CacheKey {
 typedef struct CacheEnv {
     const char *attngen_cache_dir, *xdg_cache_home, *home; /* NULL if unset */
 } CacheEnv;
-Cache *ag_cache_open(const char *dir, const CacheEnv *env, void (*warn)(void *, const char *), void *payload); /* NULL: out of memory; every function takes it */
+/* NULL: out of memory; every function below takes NULL. */
+Cache *ag_cache_open(const char *dir, const CacheEnv *env, void (*warn)(void *, const char *), void *payload);
 void ag_cache_close(Cache *c);
 const char *ag_cache_dir(const Cache *c); /* "" if there is none */
 /* Of everything that the entry depends on: these, ag_nvrtc_options, the format version and the version of attngen. */
@@ -125,9 +127,9 @@ typedef struct CacheEntry {
     size_t size;
     int registers, spill_bytes;
 } CacheEntry;
-bool ag_cache_load(Cache *c, const CacheKey *key, CacheEntry *out);        /* false: a miss, also for a damaged entry (which is removed) */
-void ag_cache_store(Cache *c, const CacheKey *key, const CacheEntry *e);   /* warns once per cache if it cannot */
-attngen_status ag_cache_list(Cache *c, attngen_sink sink, void *payload);  /* a line with '\n' per entry, sorted by name */
+bool ag_cache_load(Cache *c, const CacheKey *key, CacheEntry *out);       /* false: a miss, also for a damaged entry (which is removed) */
+void ag_cache_store(Cache *c, const CacheKey *key, const CacheEntry *e);  /* warns once per cache if it cannot */
+attngen_status ag_cache_list(Cache *c, attngen_sink sink, void *payload); /* a line with '\n' per entry, sorted by name */
 attngen_status ag_cache_clear(Cache *c, size_t *removed);
 
 /* ---- driver.c: libcuda.so.1; its functions are in cuda_api.h */
@@ -141,8 +143,8 @@ typedef struct DeviceInfo {
 attngen_status ag_driver_device(Driver *d, int ordinal, DeviceInfo *out, Err *e);
 int ag_driver_count(Driver *d);
 typedef struct Loaded Loaded; /* a cubin loaded with cuLibraryLoadData: valid in every context */
-/* m must outlive *out.  Loads the kernels into the current context (the primary one of `device` if none is current), so that the first launch there may
- * be captured into a graph; on another device the first launch does that.  ATTNGEN_E_UNSUPPORTED: the device cannot run m->arch. */
+/* m must outlive *out.  Loads the kernels into the current context (the primary one of `device` if none is current), so that the first launch
+ * there may be captured into a graph; on another device the first launch does that.  ATTNGEN_E_UNSUPPORTED: the device cannot run m->arch. */
 attngen_status ag_driver_load(Driver *d, int device, const void *cubin, size_t size, const ProgramMeta *m, Loaded **out, Err *e);
 void ag_driver_unload(Loaded *l);
 /* Enqueues kernel `index` in the current context, or in the primary one of `device` if none is current; params: its argument struct of param_bytes.

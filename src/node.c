@@ -308,14 +308,11 @@ static void print(const Printer *pr, Ref r, int outer) {
     const Node *n = &pr->p->n[r];
     const OpInfo *op = &ag_op[n->op];
     const char *name = pr->leaf ? pr->leaf(pr->payload, n) : NULL;
-    if (n->op == OP_LOAD) {
-        if (name)
-            ag_put(pr->out, "%s", name);
-        else
-            ag_put(pr->out, "load%d", n->index);
-        print_list(pr, n->sub, n->nsub, '[', ']');
-    } else if (name) {
+    if (name) {
         ag_put(pr->out, "%s", name);
+    } else if (n->op == OP_LOAD) {
+        ag_put(pr->out, "load%d", n->index);
+        print_list(pr, n->sub, n->nsub, '[', ']');
     } else if (n->op == OP_RSUM || n->op == OP_RMAX) {
         ag_put(pr->out, "%s%s %s: ", outer ? "(" : "", op->name, ag_axis_name[n->index]);
         print(pr, n->arg[0], 0);

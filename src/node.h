@@ -50,6 +50,7 @@ Ref ag_node_rebuild(Nodes *to, const Nodes *from, Ref r, Ref (*swap)(void *paylo
 /* The node that `n` simplifies to by constant folding and identities (x + 0, x * 1, true and x, select(true, a, b), min(x, x), not not x, ...): semantics of
  * ag_eval, nothing that changes a rounding, NaN or infinity. */
 Ref ag_fold_node(Nodes *p, Node n);
-/* Text such as "exp2(s2 - finite(mx'))"; leaf(payload, node) may name a leaf (NULL: default name). */
+/* Text such as "exp2(s2 - finite(mx'))"; leaf(payload, node) may name any node, which is then printed as that name alone
+ * (NULL: leaves get a default name, the rest is printed in full). */
 void ag_node_print(Buf *out, const Nodes *p, Ref r, const char *(*leaf)(void *payload, const Node *n), void *payload);
 #endif

@@ -45,6 +45,7 @@ static const struct {
     {BASE_NONE, "/usr/local/cuda/lib"},
     {BASE_NONE, "/usr/local/cuda-1[23]*/lib64"},
     {BASE_NONE, "/usr/local/cuda-1[23]*/" TARGET},
+    {BASE_NONE, "/usr/local/cuda-1[23]*/lib"},
     {BASE_NONE, "/opt/cuda*/lib64"},
     {BASE_NONE, "/usr/lib/" TRIPLET},
     {BASE_NONE, "/usr/lib64"},

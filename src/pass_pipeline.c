@@ -91,7 +91,7 @@ static void add(Block *b, Ins *at, Ins *i) { ag_block_insert_before(b, at, i); }
 /* Tile number of the copy that step j issues `ahead` steps early, and a form of it that is never negative, for the stage. */
 static Ins *issue(Pipe *p, const Ring *x, Ref from, int ahead, bool guarded) {
     Kernel *k = p->k;
-    Ref tile = op2(p, p->down ? OP_SUB : OP_ADD, from, num(p, ahead));
+    Ref tile = ahead ? op2(p, p->down ? OP_SUB : OP_ADD, from, num(p, ahead)) : from;
     int turn = p->down ? (x->stages - ahead % x->stages) % x->stages : ahead % x->stages; /* same residue, no subtraction */
     Ins *c = ag_ins_clone(k, x->copy);
     c->async = true;
@@ -133,6 +133,7 @@ static void acquire_point(Pipe *p, Block *b, Ins *at, int point) {
 
 static void rewrite_step(Pipe *p, Block *b) {
     bool done[MAX_POINT] = {false};
+    Ins *last_read = NULL; /* a point stands right behind the reads before it: what its barrier frees is fetched the earlier */
     for (Ins *i = b->first, *next; i; i = next) {
         next = i->next;
         if (is_ring_copy(p, i)) {
@@ -142,8 +143,9 @@ static void rewrite_step(Pipe *p, Block *b) {
         int r = ring_read(p, i);
         if (r < 0) continue;
         const Ring *x = &p->ring[r];
-        if (!done[x->acquire]) acquire_point(p, b, i, x->acquire);
+        if (!done[x->acquire]) acquire_point(p, b, last_read ? last_read->next : i, x->acquire);
         done[x->acquire] = true;
+        last_read = i;
         if (x->stages > 1) i->e[0] = op2(p, OP_MOD, ag_kval(p->k, p->k->key_loop), num(p, x->stages));
     }
 }

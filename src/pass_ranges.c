@@ -39,13 +39,13 @@ typedef struct Affine {
     bool ok;
 } Affine;
 
-enum { MAX_COEF = 1 << 20 };
+enum { MAX_COEF = 1 << 16 };
 
 static bool is_position_size(int size) { return size == SZ_SQ || size == SZ_SK || size == SZ_OFF; }
 
-/* Whether r consists of constants, Sq, Sk and off under + - and multiplication by constants, so that its magnitude is known. */
 static void add_scaled(Ranges *g, Affine *a, Ref r, int64_t by);
 
+/* Whether r consists of constants, Sq, Sk and off under + - *, so that its magnitude is known. */
 static bool bounded(const Nodes *p, Ref r, int depth) {
     const Node *n = &p->n[r];
     if (n->op == OP_CONST) return true;
@@ -270,21 +270,13 @@ static KeyRange condition(Ranges *g, Ref r, bool negated) {
 
 /* ---- the mask */
 
-static bool reachable(const Math *m, Ref r) {
-    bool *want = NEWN(m->d->arena, bool, (size_t)m->nodes.len);
-    for (int i = 0; i < m->nout; i++) want[m->out[i].value] = true;
-    for (Ref x = m->nodes.len - 1; x > r; x--)
-        for (int i = 0; i < 3 && want[x]; i++) want[m->nodes.n[x].arg[i]] = true;
-    return want[r];
-}
-
-/* Keys are needed where any reduction over them gets more than its identity. */
+/* Keys are needed where any reduction over them gets more than its identity.  The pool holds nothing but what the outputs need: hoist rebuilt it. */
 static Ref find_mask(Math *m) {
     Nodes *p = &m->nodes;
     Ref mask = 0;
     for (Ref r = 1, len = p->len; r < len; r++) {
         const Node n = p->n[r];
-        if ((n.op != OP_RSUM && n.op != OP_RMAX) || n.index != AX_K || !reachable(m, r)) continue;
+        if ((n.op != OP_RSUM && n.op != OP_RMAX) || n.index != AX_K) continue;
         Ref own = n.op == OP_RMAX ? ag_neg_inf_unless(m->spec, p, n.arg[0]) : ag_zero_unless(m->spec, p, n.arg[0]);
         if (!own) return 0;
         mask = mask ? ag_fold_node(p, (Node){.op = OP_OR, .arg = {mask, own}}) : own;

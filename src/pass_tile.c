@@ -425,6 +425,7 @@ static void build_step(Tiler *t) {
     for (int i = 0; i < t->ntodo; i++) contract_scores(t, t->todo[i], seen);
     for (int i = 0; i < s->ncarry; i++)
         if (s->carry[i].combine == OP_RMAX) step_max(t, i);
+    for (int i = 0; i < t->ntodo; i++) rebuild(t, t->todo[i], LEVEL_ELEM); /* for what it computes per row, which the factors can share */
     for (int i = 0; i < s->ncarry; i++) step_rescale(t, i);
     for (int i = 0; i < s->ncarry; i++)
         if (s->carry[i].combine == OP_RSUM) step_sum(t, i);

@@ -299,8 +299,8 @@ static void unknown_dim(Reader *r, const char *name) {
     Str list = ag_str(can[0]);
     for (int i = 1; i < n; i++) list = ag_fmt(r->d->arena, "%s, %s", list.s, can[i]);
     const char *near = ag_nearest(ag_str(name), can);
-    ag_error(r->d, nowhere, "unknown name '%s'%s%s%s; this spec can bind %s", ag_clip(r->d->arena, ag_str(name)).s, near ? ", did you mean '" : "",
-             near ? near : "", near ? "'?" : "", list.s);
+    ag_error(r->d, nowhere, "unknown name '%s'%s%s%s; this spec can bind %s", ag_clip(r->d->arena, ag_str(name)).s, near ? " (did you mean '" : "",
+             near ? near : "", near ? "'?)" : "", list.s);
 }
 
 static void bind(Reader *r, const attngen_dim *dims, size_t ndims) {

@@ -33,7 +33,8 @@ template <int D> LEAF constexpr u32 span() { return padded(D) % 64 == 0 ? 8 : pa
 template <int D> LEAF constexpr u32 swizzle(u32 row) { return row / (8 / span<D>()) % span<D>(); }
 
 //@ leaf chunk_offset needs types LEAF swizzle
-// Byte offset of a chunk within its row, x = swizzle<D>(row). For chunk c + 1 or c with c a constant, even: chunk_offset(c, x ^ 1 or 0); so few registers hold all offsets.
+// Byte offset within row r of chunk c, x = swizzle<D>(r); of chunk c + e (c even, e < 2), x = e ^ swizzle<D>(r).
+// With c a constant and x a lane's own, few distinct sums arise, and the rest is an immediate of the instruction.
 template <int D> LEAF constexpr u32 chunk_offset(u32 c, u32 x) { return c / span<D>() * span<D>() * 16 + ((c % span<D>() ^ x) << 4); }
 
 //@ leaf tile_offset needs types LEAF padded swizzle

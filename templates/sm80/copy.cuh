@@ -23,11 +23,14 @@ template <int ROWS, int D, int THREADS> LEAF void copy_tile(u32 dst, const u16 *
         int bytes = D % 16 == 0 ? 16 : max(0, min(16, 2 * (D - 8 * (int)chunk))), left = rows - (int)row;
         const u8 *p = (const u8 *)(src + (row * row_stride + 8 * chunk));
         i64 step = row_stride * (2 * STEP);
-        u32 at = dst + tile_offset<D>(row, chunk), odd = dst + tile_offset<D>(row + STEP, chunk);       // 4 rows apart: the swizzle alternates
-        UNROLL for (int i = 0; i < (ROWS + STEP - 1) / STEP; i++, p += step)
-            if ((ROWS % STEP == 0 || row + i * STEP < ROWS) && (THREADS % CHUNKS == 0 || row < STEP))
-                cp_async_16(STEP % 8 == 0 ? at + i * (STEP * padded(D) * 2) : STEP % 8 == 4 ? (i % 2 ? odd : at) + i / 2 * (2 * STEP * padded(D) * 2) : dst + tile_offset<D>(row + i * STEP, chunk),
-                            p, i * STEP < left ? bytes : 0);
+        u32 at = dst + tile_offset<D>(row, chunk), odd = dst + tile_offset<D>(row + STEP, chunk);
+        UNROLL for (int i = 0; i < (ROWS + STEP - 1) / STEP; i++, p += step) {
+            if ((ROWS % STEP != 0 && row + i * STEP >= ROWS) || (THREADS % CHUNKS != 0 && row >= STEP)) continue;
+            u32 to = STEP % 8 == 0 ? at + i * (STEP * padded(D) * 2)                                    // the swizzle of all these rows is the same,
+                   : STEP % 8 == 4 ? (i % 2 ? odd : at) + i / 2 * (2 * STEP * padded(D) * 2)            // or alternates,
+                   : dst + tile_offset<D>(row + i * STEP, chunk);                                       // or changes from row to row
+            cp_async_16(to, p, i * STEP < left ? bytes : 0);
+        }
     } else {
         ROLLED for (u32 i = threadIdx.x; i < ROWS * padded(D); i += THREADS) {
             int row = i / padded(D), col = i % padded(D);

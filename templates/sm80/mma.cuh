@@ -34,34 +34,42 @@ template <int D, int MT> LEAF void load_a(u32 (&frag)[MT][padded(D) / 16][4], u3
 }
 
 //@ leaf mma_ss_nt needs types LEAF UNROLL padded swizzle chunk_offset ldmatrix_x4
-// c += A B^T over D channels: A is 16 * MT rows of a shared tile from `a` on, B the 8 * N rows of a shared tile at `b`. Needs mma_16816 of type T.
+// c += A B^T over D channels: A is 16 * MT rows of a shared tile from `a` on (a row % 8 == 0), B the 8 * N rows of a shared tile at `b`.
+// Operands are loaded one step ahead of their mma. Needs mma_16816 of type T.
 template <class T, int D, int MT, int N> LEAF void mma_ss_nt(float (&c)[MT][N][4], u32 a, u32 b) {
     u32 lane = threadIdx.x % 32, x = lane / 16 ^ swizzle<D>(lane), y = lane / 8 % 2 ^ swizzle<D>(lane);
     u32 at = a + lane % 16 * (padded(D) * 2), bt = b + (lane % 8 + lane / 16 * 8) * (padded(D) * 2);
-    UNROLL for (int k = 0; k < padded(D) / 16; k++) {
-        u32 fa[MT][4], fb[4];
-        UNROLL for (int m = 0; m < MT; m++) ldmatrix_x4(fa[m], at + chunk_offset<D>(2 * k, x) + m * 16 * (padded(D) * 2));
-        UNROLL for (int n = 0; n < N; n += 2) {
-            ldmatrix_x4(fb, bt + chunk_offset<D>(2 * k, y) + n * 8 * (padded(D) * 2));
+    constexpr int K = padded(D) / 16, STEPS = N / 2;                    // STEPS of two n-tiles for each k
+    u32 fa[2][MT][4], fb[2][4];
+    UNROLL for (int m = 0; m < MT; m++) ldmatrix_x4(fa[0][m], at + chunk_offset<D>(0, x) + m * 16 * (padded(D) * 2));
+    ldmatrix_x4(fb[0], bt + chunk_offset<D>(0, y));
+    UNROLL for (int k = 0; k < K; k++)
+        UNROLL for (int n = 0; n < STEPS; n++) {
+            int i = k * STEPS + n, next_k = n + 1 < STEPS ? k : k + 1, next_n = n + 1 < STEPS ? n + 1 : 0;
+            if (next_k < K) ldmatrix_x4(fb[(i + 1) % 2], bt + chunk_offset<D>(2 * next_k, y) + next_n * 16 * (padded(D) * 2));
+            if (next_k < K && next_k > k)
+                UNROLL for (int m = 0; m < MT; m++) ldmatrix_x4(fa[next_k % 2][m], at + chunk_offset<D>(2 * next_k, x) + m * 16 * (padded(D) * 2));
             UNROLL for (int m = 0; m < MT; m++) {
-                mma_16816(T(), c[m][n], fa[m], fb[0], fb[1]);
-                mma_16816(T(), c[m][n + 1], fa[m], fb[2], fb[3]);
+                mma_16816(T(), c[m][2 * n], fa[k % 2][m], fb[i % 2][0], fb[i % 2][1]);
+                mma_16816(T(), c[m][2 * n + 1], fa[k % 2][m], fb[i % 2][2], fb[i % 2][3]);
             }
         }
-    }
 }
 
 //@ leaf mma_rs_nt needs types LEAF UNROLL padded swizzle chunk_offset ldmatrix_x4
-// c += A B^T over D channels: A in registers, B the 8 * N rows of a shared tile at `b`. Needs mma_16816 of type T.
+// c += A B^T over D channels: A in registers (load_a), B the 8 * N rows of a shared tile at `b`. Needs mma_16816 of type T.
 template <class T, int D, int MT, int N> LEAF void mma_rs_nt(float (&c)[MT][N][4], const u32 (&a)[MT][padded(D) / 16][4], u32 b) {
     u32 lane = threadIdx.x % 32, y = lane / 8 % 2 ^ swizzle<D>(lane), bt = b + (lane % 8 + lane / 16 * 8) * (padded(D) * 2);
-    UNROLL for (int k = 0; k < padded(D) / 16; k++)
-        UNROLL for (int n = 0; n < N; n += 2) {
-            u32 fb[4];
-            ldmatrix_x4(fb, bt + chunk_offset<D>(2 * k, y) + n * 8 * (padded(D) * 2));
+    constexpr int K = padded(D) / 16, STEPS = N / 2;
+    u32 fb[2][4];
+    ldmatrix_x4(fb[0], bt + chunk_offset<D>(0, y));
+    UNROLL for (int k = 0; k < K; k++)
+        UNROLL for (int n = 0; n < STEPS; n++) {
+            int i = k * STEPS + n, next_k = n + 1 < STEPS ? k : k + 1, next_n = n + 1 < STEPS ? n + 1 : 0;
+            if (next_k < K) ldmatrix_x4(fb[(i + 1) % 2], bt + chunk_offset<D>(2 * next_k, y) + next_n * 16 * (padded(D) * 2));
             UNROLL for (int m = 0; m < MT; m++) {
-                mma_16816(T(), c[m][n], a[m][k], fb[0], fb[1]);
-                mma_16816(T(), c[m][n + 1], a[m][k], fb[2], fb[3]);
+                mma_16816(T(), c[m][2 * n], a[m][k], fb[i % 2][0], fb[i % 2][1]);
+                mma_16816(T(), c[m][2 * n + 1], a[m][k], fb[i % 2][2], fb[i % 2][3]);
             }
         }
 }
@@ -70,13 +78,16 @@ template <class T, int D, int MT, int N> LEAF void mma_rs_nt(float (&c)[MT][N][4
 // c += A B: A in registers (16 * MT rows, 16 * K columns), B the 16 * K rows of a shared tile of D channels at `b`. Needs mma_16816 of type T.
 template <class T, int D, int MT, int K> LEAF void mma_rs_nn(float (&c)[MT][padded(D) / 8][4], const u32 (&a)[MT][K][4], u32 b) {
     u32 lane = threadIdx.x % 32, x = lane / 16 ^ swizzle<D>(lane), bt = b + lane % 16 * (padded(D) * 2);
+    constexpr int STEPS = padded(D) / 16;
+    u32 fb[2][4];
+    ldmatrix_x4_trans(fb[0], bt + chunk_offset<D>(0, x));
     UNROLL for (int k = 0; k < K; k++)
-        UNROLL for (int n = 0; n < padded(D) / 8; n += 2) {
-            u32 fb[4];
-            ldmatrix_x4_trans(fb, bt + chunk_offset<D>(n, x) + k * 16 * (padded(D) * 2));
+        UNROLL for (int n = 0; n < STEPS; n++) {
+            int i = k * STEPS + n, next_k = n + 1 < STEPS ? k : k + 1, next_n = n + 1 < STEPS ? n + 1 : 0;
+            if (next_k < K) ldmatrix_x4_trans(fb[(i + 1) % 2], bt + chunk_offset<D>(2 * next_n, x) + next_k * 16 * (padded(D) * 2));
             UNROLL for (int m = 0; m < MT; m++) {
-                mma_16816(T(), c[m][n], a[m][k], fb[0], fb[1]);
-                mma_16816(T(), c[m][n + 1], a[m][k], fb[2], fb[3]);
+                mma_16816(T(), c[m][2 * n], a[m][k], fb[i % 2][0], fb[i % 2][1]);
+                mma_16816(T(), c[m][2 * n + 1], a[m][k], fb[i % 2][2], fb[i % 2][3]);
             }
         }
 }

@@ -318,8 +318,8 @@ static void test_folder_writable_by_others(void **state) {
     Cache *c = ag_cache_open(in_root("open"), NULL, on_warn, &w);
     ag_cache_store(c, &k, &e);
     assert_false(loads(c, &k));
-    snprintf(expected, sizeof expected,
-             "no kernel cache: %s is refused: other users may write to it (name another one in ATTNGEN_CACHE_DIR)", in_root("open"));
+    snprintf(expected, sizeof expected, "no kernel cache: %s is refused: other users may write to it (name another one in ATTNGEN_CACHE_DIR)",
+             in_root("open"));
     assert_int_equal(w.n, 1);
     assert_string_equal(w.last, expected);
     assert_string_equal(ag_cache_dir(c), "");
@@ -374,9 +374,15 @@ static void test_where(void **state) {
         CacheEnv env;
         const char *expected;
     } row[] = {
-        {"/a", {"/b", "/c", "/d"}, "/a"},          {NULL, {"/b", "/c", "/d"}, "/b"},      {NULL, {NULL, "/c", "/d"}, "/c/attngen"},
-        {NULL, {NULL, "c", "/d"}, "/d/.cache/attngen"}, {NULL, {NULL, "", "/d"}, "/d/.cache/attngen"}, {NULL, {NULL, NULL, "d"}, ""},
-        {NULL, {NULL, NULL, NULL}, ""},            {"", {"/b", "/c", "/d"}, ""},          {NULL, {"", "/c", "/d"}, ""},
+        {"/a", {"/b", "/c", "/d"}, "/a"},
+        {NULL, {"/b", "/c", "/d"}, "/b"},
+        {NULL, {NULL, "/c", "/d"}, "/c/attngen"},
+        {NULL, {NULL, "c", "/d"}, "/d/.cache/attngen"},
+        {NULL, {NULL, "", "/d"}, "/d/.cache/attngen"},
+        {NULL, {NULL, NULL, "d"}, ""},
+        {NULL, {NULL, NULL, NULL}, ""},
+        {"", {"/b", "/c", "/d"}, ""},
+        {NULL, {"", "/c", "/d"}, ""},
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         Cache *c = ag_cache_open(row[i].dir, &row[i].env, NULL, NULL);

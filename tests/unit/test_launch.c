@@ -191,9 +191,10 @@ static void test_sizes(void **state) {
     sizes_refused(usual(128), 0, "D is 128 and Dv is 128: softcap is compiled for 64 and 64");
     sizes_refused(sizes(65536, 32768, 1, 64, 1, 0, 64), 0,
                   "softcap_mma would need 2147483648 blocks with B 65536, Hq 32768, Sq 64: the most that a launch can have is 2147483647");
-    sizes_refused(sizes(INT32_MAX, INT32_MAX, 1, INT32_MAX, 1, 0, 64), 0,
-                  "softcap_mma would need 9223372036854775807 blocks with B 2147483647, Hq 2147483647, Sq 2147483647: the most that a launch can have "
-                  "is 2147483647");
+    sizes_refused(
+        sizes(INT32_MAX, INT32_MAX, 1, INT32_MAX, 1, 0, 64), 0,
+        "softcap_mma would need 9223372036854775807 blocks with B 2147483647, Hq 2147483647, Sq 2147483647: the most that a launch can have "
+        "is 2147483647");
 }
 
 /* ---- arguments */
@@ -279,16 +280,18 @@ static void output_strides(int64_t b, int64_t h, int64_t q, int64_t d, const cha
     Args x = contiguous(64);
     int64_t s[4] = {b, h, q, d};
     memcpy(x.a[O].stride, s, sizeof s);
-    if (expected) refused(&x, 4, expected);
-    else assert_int_equal(bind(64, usual(64), x.a, 4), ATTNGEN_OK);
+    if (expected)
+        refused(&x, 4, expected);
+    else
+        assert_int_equal(bind(64, usual(64), x.a, 4), ATTNGEN_OK);
 }
 
 static void test_overlap(void **state) {
     (void)state;
-    output_strides(2048, 64, 256, 1, NULL);                     /* [b, q, h, d] */
+    output_strides(2048, 64, 256, 1, NULL); /* [b, q, h, d] */
     output_strides(-2048, 512, -64, 1, NULL);
-    output_strides(1, 2, 8, 64, NULL);                          /* d outermost */
-    output_strides(3, 2, 100, 1000, NULL);                      /* extents 2 and 4: 3 and 2 do meet at 6, but b has only 0 and 3 */
+    output_strides(1, 2, 8, 64, NULL);     /* d outermost */
+    output_strides(3, 2, 100, 1000, NULL); /* extents 2 and 4: 3 and 2 do meet at 6, but b has only 0 and 3 */
     output_strides(2048, 0, 64, 1, "o: stride of h is 0 with extent 4: the elements of an output must not coincide");
     output_strides(2048, 512, 64, 0, "o: stride of d is 0 with extent 64: the elements of an output must not coincide");
     output_strides(2048, 512, 32, 1, "o: strides 32 of q and 1 of d with extents 8 and 64: the elements of an output must not coincide");
@@ -333,7 +336,8 @@ static void test_pieces(void **state) {
     x = contiguous(64);
     x.a[Q].stride[3] = 2;
     x.a[O].stride[2] = 68;
-    explains(64, &x, ALL & ~(1 << Q | 1 << O), "q: element-wise loads, stride of d is 2; o: element-wise stores, stride of q is 68, no multiple of 8");
+    explains(64, &x, ALL & ~(1 << Q | 1 << O),
+             "q: element-wise loads, stride of d is 2; o: element-wise stores, stride of q is 68, no multiple of 8");
     x = contiguous(64);
     x.a[K].stride[1] = 0, x.a[K].stride[2] = -64;
     explains(64, &x, ALL, "");
@@ -393,17 +397,20 @@ static CuContext context(int i) { return i < 0 ? NULL : (CuContext)(void *)&cont
 
 static int f_init(unsigned flags) { return (int)flags + fake.result_of_init; }
 static int f_version(int *v) { return *v = fake.version, 0; }
-static int f_error_name(int r, const char **t) { return *t = r == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : r == 1 ? "CUDA_ERROR_INVALID_VALUE" : NULL, 0; }
+static int f_error_name(int r, const char **t) {
+    return *t = r == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : r == 1 ? "CUDA_ERROR_INVALID_VALUE" : NULL, 0;
+}
 static int f_error_string(int r, const char **t) { return *t = r == 700 ? "an illegal memory access was encountered" : "invalid argument", 0; }
 static int f_count(int *n) { return *n = 2, 0; }
 static int f_get(int *device, int ordinal) { return *device = ordinal, 0; }
 static int f_name(char *name, int len, int device) { return snprintf(name, (size_t)len, "Fake %d", device), 0; }
 static int f_memory(size_t *n, int device) { return *n = (size_t)1 << (30 + device), 0; }
 static int f_attribute(int *value, int attribute, int device) {
-    *value = attribute == CU_ATTR_MAJOR   ? fake.major[device]
-             : attribute == CU_ATTR_MINOR ? fake.minor[device]
-             : attribute == CU_ATTR_SM_COUNT ? 132
-             : attribute == CU_ATTR_SHARED_OPTIN ? 232448 : -1;
+    *value = attribute == CU_ATTR_MAJOR          ? fake.major[device]
+             : attribute == CU_ATTR_MINOR        ? fake.minor[device]
+             : attribute == CU_ATTR_SM_COUNT     ? 132
+             : attribute == CU_ATTR_SHARED_OPTIN ? 232448
+                                                 : -1;
     return 0;
 }
 static int f_retain(CuContext *c, int device) { return CALLED("retain%d ", device), *c = context(device), 0; }
@@ -441,10 +448,25 @@ static int f_launch(CuFunction f, unsigned gx, unsigned gy, unsigned gz, unsigne
 }
 
 static const CudaApi api = {
-    .init = f_init, .driver_version = f_version, .error_name = f_error_name, .error_string = f_error_string, .device_count = f_count,
-    .device_get = f_get, .device_name = f_name, .device_memory = f_memory, .device_attribute = f_attribute, .primary_retain = f_retain,
-    .ctx_current = f_current, .ctx_set = f_set, .ctx_device = f_device, .library_load = f_load, .library_unload = f_unload,
-    .library_kernel = f_kernel, .kernel_attribute = f_kernel_attribute, .kernel_function = f_function, .launch = f_launch,
+    .init = f_init,
+    .driver_version = f_version,
+    .error_name = f_error_name,
+    .error_string = f_error_string,
+    .device_count = f_count,
+    .device_get = f_get,
+    .device_name = f_name,
+    .device_memory = f_memory,
+    .device_attribute = f_attribute,
+    .primary_retain = f_retain,
+    .ctx_current = f_current,
+    .ctx_set = f_set,
+    .ctx_device = f_device,
+    .library_load = f_load,
+    .library_unload = f_unload,
+    .library_kernel = f_kernel,
+    .kernel_attribute = f_kernel_attribute,
+    .kernel_function = f_function,
+    .launch = f_launch,
 };
 
 static Driver *driver;
@@ -563,8 +585,9 @@ static void test_errors(void **state) {
     assert_int_equal(fake.current, -1); /* put back all the same */
     fake.result_of_launch = 700;
     assert_int_equal(launch(l, usual(64), 0, NULL), ATTNGEN_E_DRIVER);
-    assert_string_equal(err.text, "cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; a kernel that ran before "
-                                  "failed, and its CUDA context is of no use from then on");
+    assert_string_equal(err.text,
+                        "cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; a kernel that ran before "
+                        "failed, and its CUDA context is of no use from then on");
     assert_int_equal(launch(l, usual(64), 7, NULL), ATTNGEN_E_DRIVER);
     assert_string_equal(err.text, "there is no CUDA device 7: this machine has 2");
     ag_driver_unload(l);

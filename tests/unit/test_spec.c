@@ -163,7 +163,7 @@ static void test_bound_wrongly(void **state) {
     expect_report(full, (attngen_dim){"cap", INFINITY}, ATTNGEN_E_SPEC, "error: cap: inf is not a finite 32-bit number\n");
     expect_report(full, (attngen_dim){"scale", 0}, ATTNGEN_E_SPEC, "error: scale: expected a positive number, found 0.0\n");
     expect_report(full, (attngen_dim){"widow", 1}, ATTNGEN_E_SPEC,
-                  "error: unknown name 'widow', did you mean 'window'?; this spec can bind D, Dv, dtype, scale, cap, window, short_int, short_float\n");
+                  "error: unknown name 'widow' (did you mean 'window'?); this spec can bind D, Dv, dtype, scale, cap, window, short_int, short_float\n");
     expect_report("attention: a", (attngen_dim){"x", 1}, ATTNGEN_E_SPEC, "error: unknown name 'x'; this spec can bind D, Dv, dtype, scale\n");
     expect_report("attention: a\nparams: {w: 2}\nmask: q // (w - 2) < k\n", (attngen_dim){"w", 2}, ATTNGEN_E_SPEC,
                   "t.yaml:3:13: error: division by zero\n"
@@ -272,7 +272,7 @@ static void test_limits(void **state) {
     free(text);
     expect_start(doubling(SPEC_MAX_LETS + 1), "t.yaml:67:3: error: let: more than 64 names\n      x64: x63 + x63\n      ^~~\n");
     expect_start(many_params(SPEC_MAX_PARAMS), "t.yaml:34:3: error: params: more than 31 parameters\n      p31: 31\n      ^~~\n");
-    expect_start(tower(12, 100), "t.yaml:14:7: error: the expression is more than 1024 operations deep, lets included\n");
+    expect_start(tower(12, 100), "t.yaml:14:8: error: the expression is more than 1024 operations deep, lets included\n");
 }
 
 /* ---- what is shipped */

@@ -1,0 +1,263 @@
+/* math_dump.c: the Math IR as text for readers.  A value gets a line of its own if it is used twice, is a reduction, or is computed less often than what uses
+ * it; everything else is printed inside its user. */
+#include <assert.h>
+
+#include "math_ir.h"
+
+typedef struct Dump {
+    Buf *out;
+    const Math *m;
+    uint8_t *uses;       /* per node: 0, 1, 2 = more */
+    bool *apart;         /* per node: computed less often than a user of it */
+    const char **name;   /* per node, once its line is printed */
+    Ref top;             /* being defined: printed in full */
+    bool in_step;        /* carries have an old and a new value */
+    int count[128];      /* values named so far, by letter */
+} Dump;
+
+/* ---- how often a value is computed */
+
+static const struct {
+    uint8_t all;       /* varies with all of these; the first row that fits */
+    const char *often;
+    char letter;
+} level[] = {
+    {1 << AX_K | 1 << AX_Q | 1 << AX_D, "per element, d", 'x'},
+    {1 << AX_K | 1 << AX_Q, "per element", 's'},
+    {1 << AX_K | 1 << AX_D, "per key, d", 'y'},
+    {1 << AX_K, "per column", 't'},
+    {1 << AX_Q | 1 << AX_D, "per row, d", 'z'},
+    {1 << AX_Q, "per row", 'r'},
+    {1 << AX_H, "per head", 'h'},
+    {1 << AX_B, "per batch", 'b'},
+    {0, "once", 'c'},
+};
+
+static int level_of(const Node *n) {
+    int i = 0;
+    while ((n->axes & level[i].all) != level[i].all) i++;
+    return i;
+}
+
+/* ---- which values get a line */
+
+static void use(Dump *d, Ref r) {
+    if (d->uses[r] < 2) d->uses[r]++;
+}
+
+static void count_uses(Dump *d) {
+    const Math *m = d->m;
+    for (int i = 0; i < m->nout; i++) use(d, m->out[i].value);
+    for (int s = 0; s < m->nstream; s++)
+        for (int i = 0; i < m->stream[s].ncarry; i++) use(d, m->stream[s].carry[i].body), use(d, m->stream[s].carry[i].factor);
+    for (Ref r = m->nodes.len - 1; r > 0; r--) {
+        const Node *n = &m->nodes.n[r];
+        for (int i = 0; i < 3 && d->uses[r]; i++) {
+            use(d, n->arg[i]);
+            if (level_of(&m->nodes.n[n->arg[i]]) > level_of(n)) d->apart[n->arg[i]] = true;
+        }
+    }
+}
+
+static bool has_line(const Dump *d, Ref r) {
+    const Node *n = &d->m->nodes.n[r];
+    if (ag_op[n->op].arity == 0 || !d->uses[r]) return false;
+    return d->uses[r] > 1 || d->apart[r] || n->op == OP_RSUM || n->op == OP_RMAX || r == d->m->range.mask;
+}
+
+/* ---- expressions */
+
+static const char *name_node(void *payload, const Node *n) {
+    const Dump *d = payload;
+    Ref r = (Ref)(n - d->m->nodes.n);
+    Arena *a = d->m->nodes.arena;
+    if (r != d->top && d->name[r]) return d->name[r];
+    switch (n->op) {
+    case OP_LOAD: return d->m->tensor[n->index].name;
+    case OP_PARAM: return ag_str_copy(a, d->m->spec->param[n->index].name).s;
+    case OP_CARRY: return ag_fmt(a, "%.*s%s", STRF(d->m->stream[0].carry[n->index].name), d->in_step && !n->old ? "'" : "").s;
+    default: return NULL;
+    }
+}
+
+static void put_expr(Dump *d, Ref r, Ref top) {
+    d->top = top;
+    ag_node_print(d->out, &d->m->nodes, r, name_node, d);
+    d->top = 0;
+}
+
+static void pad(Dump *d, size_t from, size_t width) {
+    do ag_put(d->out, " ");
+    while (d->out->n < from + width);
+}
+
+static void put_place(Dump *d, Span at, const char *before) {
+    int line, col;
+    if (!at.file) return;
+    ag_line_col(d->m->d, at, &line, &col);
+    ag_put(d->out, "%s%.*s:%d:%d", before, STRF(d->m->d->file[at.file].name), line, col);
+}
+
+static const char *fresh_name(Dump *d, const Node *n) {
+    char letter = n->type == T_BOOL ? 'm' : n->type == T_INT ? 'i' : level[level_of(n)].letter;
+    return ag_fmt(d->m->nodes.arena, "%c%d", letter, d->count[(int)letter]++).s;
+}
+
+/* "  s0  = sum d: q * k          per element   ; causal:2:7" */
+static void put_line(Dump *d, Ref r) {
+    const Node *n = &d->m->nodes.n[r];
+    size_t from = d->out->n;
+    const char *name = fresh_name(d, n);
+    ag_put(d->out, "  %-4s = ", name);
+    put_expr(d, r, r);
+    pad(d, from, 72);
+    ag_put(d->out, "%s", level[level_of(n)].often);
+    put_place(d, n->span, "   ; ");
+    ag_put(d->out, "\n");
+    d->name[r] = name;
+}
+
+/* Lines of what `root` is made of and has none yet. */
+static void define(Dump *d, Ref root) {
+    bool *want = NEWN(d->m->nodes.arena, bool, (size_t)root + 1);
+    want[root] = true;
+    for (Ref r = root; r > 0; r--) {
+        if (!want[r] || d->name[r]) continue;
+        for (int i = 0; i < 3; i++) want[d->m->nodes.n[r].arg[i]] = true;
+    }
+    for (Ref r = 1; r <= root; r++)
+        if (want[r] && !d->name[r] && has_line(d, r)) put_line(d, r);
+}
+
+/* ---- sections */
+
+static void put_tensor(Dump *d, const MathTensor *t) {
+    ag_put(d->out, "%s[", t->name);
+    for (int i = 0; i < t->rank; i++) ag_put(d->out, "%s%s%s", i ? "," : "", ag_axis_name[t->axis[i]], t->axis[i] == AX_Q ? "-off" : "");
+    ag_put(d->out, "] %s", ag_dtype_name[t->type]);
+}
+
+static void put_value(Buf *out, const Scalar *v) {
+    if (v->type == T_BOOL) ag_put(out, "%s", v->u.b ? "true" : "false");
+    if (v->type == T_INT) ag_put(out, "%lld", (long long)v->u.i);
+    if (v->type == T_FLOAT) ag_put_double(out, v->u.f);
+}
+
+static void put_head(Dump *d) {
+    const Spec *s = d->m->spec;
+    ag_put(d->out, "program %.*s   D %d  Dv %d  %s\n", STRF(s->name), s->D, s->Dv, ag_dtype_name[s->dtype]);
+    ag_put(d->out, "axes    b  h  g = h // (Hq/Hkv)  q  k  d        q is a position: rows count from 0, positions from off\n");
+    ag_put(d->out, "input   ");
+    for (int i = TEN_Q; i <= TEN_V; i++) ag_put(d->out, i ? "   " : ""), put_tensor(d, &d->m->tensor[i]);
+    ag_put(d->out, "\n");
+    for (int i = 0; i < s->nparam; i++) {
+        const Param *p = &s->param[i];
+        ag_put(d->out, "param   %.*s %s%s", STRF(p->name), ag_type_name(p->type), p->positive ? " > 0" : "");
+        if (p->bound) ag_put(d->out, " = "), put_value(d->out, &p->value);
+        ag_put(d->out, "\n");
+    }
+    ag_put(d->out, "\n");
+}
+
+static void put_bound(Dump *d, Ref r, const char *clamp, const char *unbounded) {
+    if (!r) {
+        ag_put(d->out, "%s", unbounded);
+        return;
+    }
+    ag_put(d->out, "%s(%s, ", clamp, unbounded);
+    put_expr(d, r, r);
+    ag_put(d->out, ")");
+}
+
+static void put_interval(Dump *d, Ref lo, Ref hi) {
+    put_bound(d, lo, "max", "0");
+    ag_put(d->out, " .. ");
+    put_bound(d, hi, "min", "Sk");
+    ag_put(d->out, "\n");
+}
+
+static void put_range(Dump *d) {
+    const KeyRange *g = &d->m->range;
+    if (!g->mask) return;
+    define(d, g->mask);
+    ag_put(d->out, "\nrange k   mask   ");
+    put_expr(d, g->mask, 0);
+    ag_put(d->out, "\n          need   ");
+    if (g->never_needed)
+        ag_put(d->out, "no key\n");
+    else
+        put_interval(d, g->need_lo, g->need_hi);
+    ag_put(d->out, "          plain  ");
+    if (g->never_plain)
+        ag_put(d->out, "not known\n");
+    else
+        put_interval(d, g->plain_lo, g->plain_hi);
+}
+
+static void put_carry(Dump *d, const Carry *c) {
+    if (c->factor) define(d, c->factor);
+    if (ag_op[d->m->nodes.n[c->body].op].arity) define(d, c->body);
+    size_t from = d->out->n;
+    bool max = c->combine == OP_RMAX;
+    ag_put(d->out, "  %.*s'%*s = %s%.*s", STRF(c->name), 3 - c->name.n, "", max ? "max(" : "", STRF(c->name));
+    if (c->factor) ag_put(d->out, " * "), put_expr(d, c->factor, 0);
+    ag_put(d->out, max ? ", max k: " : " + (sum k: ");
+    put_expr(d, c->body, 0);
+    ag_put(d->out, ")");
+    pad(d, from, 72);
+    ag_put(d->out, "%s", c->axes & 1 << AX_D ? "per row, d" : "per row");
+    if (c->law.n) ag_put(d->out, "   ; %.*s", STRF(c->law));
+    ag_put(d->out, "\n");
+}
+
+static void put_stream(Dump *d, const Stream *s) {
+    ag_put(d->out, "\nstream %s  carry ", ag_axis_name[s->axis]);
+    for (int i = 0; i < s->ncarry; i++) {
+        const Carry *c = &s->carry[i];
+        ag_put(d->out, "%s%.*s%s = ", i ? ", " : "", STRF(c->name), c->axes & 1 << AX_D ? "[d]" : "");
+        ag_put_double(d->out, c->init);
+    }
+    ag_put(d->out, "\n");
+    d->in_step = true;
+    for (int i = 0; i < s->ncarry; i++) put_carry(d, &s->carry[i]);
+    d->in_step = false;
+}
+
+static void put_outputs(Dump *d) {
+    for (int i = 0; i < d->m->nout; i++) define(d, d->m->out[i].value);
+    ag_put(d->out, "\n");
+    for (int i = 0; i < d->m->nout; i++) {
+        ag_put(d->out, "out ");
+        put_tensor(d, &d->m->tensor[d->m->out[i].tensor]);
+        ag_put(d->out, " = ");
+        put_expr(d, d->m->out[i].value, 0);
+        ag_put(d->out, "\n");
+    }
+}
+
+static bool reads_carry(const Dump *d, Ref root) {
+    bool *want = NEWN(d->m->nodes.arena, bool, (size_t)root + 1);
+    want[root] = true;
+    for (Ref r = root; r > 0; r--) {
+        if (!want[r]) continue;
+        if (d->m->nodes.n[r].op == OP_CARRY) return true;
+        for (int i = 0; i < 3; i++) want[d->m->nodes.n[r].arg[i]] = true;
+    }
+    return false;
+}
+
+void ag_math_dump(Buf *out, const Math *m) {
+    size_t len = (size_t)m->nodes.len;
+    Arena *a = m->nodes.arena;
+    Dump d = {.out = out, .m = m, .uses = NEWN(a, uint8_t, len), .apart = NEWN(a, bool, len), .name = NEWN(a, const char *, len)};
+    count_uses(&d);
+    put_head(&d);
+    for (int s = 0; s < m->nstream; s++)
+        for (int i = 0; i < m->stream[s].ncarry; i++)
+            if (!reads_carry(&d, m->stream[s].carry[i].body)) define(&d, m->stream[s].carry[i].body);
+    if (!m->nstream)
+        for (int i = 0; i < m->nout; i++) define(&d, m->out[i].value);
+    put_range(&d);
+    for (int s = 0; s < m->nstream; s++) put_stream(&d, &m->stream[s]);
+    put_outputs(&d);
+}

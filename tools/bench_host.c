@@ -1,0 +1,266 @@
+/* Host-side times of attngen: emission, cold and warm compilation, repeated compilation, launch.
+ *
+ *   bench_host [SPEC [D]]        a shipped spec, default: causal 128
+ *
+ * Prints one line per step with its target.  Cold: an empty cache folder and NVRTC's own cache off.  Warm: a new process that finds the kernel in that folder;
+ * its clock runs from before attngen_create to after attngen_compile.  Launch: host time of attngen_launch alone, in batches shorter than the
+ * driver's queue.  Steps that need NVRTC or a GPU say so when there is none.  Exit status 1 if a target is missed. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "attngen.h"
+
+enum { EMISSIONS = 50, PROCESSES = 15, COMPILES = 20000, BATCHES = 40, BATCH = 200, HEADS = 4, SEQ = 64 };
+
+static const char *spec_name = "causal";
+static double head_dim = 128;
+static int missed;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* times in seconds, shown in `unit` (1e3: ms, 1e6: us); target 0: none */
+static void row(const char *step, double *t, int n, double unit, double target) {
+    qsort(t, (size_t)n, sizeof *t, by_value);
+    double median = t[n / 2] * unit;
+    char goal[32] = "";
+    if (target > 0) snprintf(goal, sizeof goal, "%7g  %s", target, median <= target ? "ok" : "MISSED");
+    missed += target > 0 && median > target;
+    printf("%-44s %9.3f %9.3f %9.3f %s  %s\n", step, median, t[0] * unit, t[n - 1] * unit, unit > 1e4 ? "us" : "ms", goal);
+}
+
+static void skipped(const char *step, const char *why) { printf("%-44s skipped: %s\n", step, why); }
+
+static attngen_context *context(const char *cache_dir) {
+    attngen_options o = ATTNGEN_OPTIONS_INIT;
+    attngen_context *ctx = NULL;
+    o.cache_dir = cache_dir;
+    attngen_status s = attngen_create(&ctx, &o);
+    if (s == ATTNGEN_OK) return ctx;
+    fprintf(stderr, "bench_host: attngen_create: %s\n", attngen_strerror(s));
+    exit(attngen_exit_code(s));
+}
+
+static void must(attngen_context *ctx, attngen_status s, const char *what) {
+    if (s == ATTNGEN_OK) return;
+    fprintf(stderr, "bench_host: %s: %s\n%s\n", what, attngen_strerror(s), attngen_errmsg(ctx));
+    exit(attngen_exit_code(s));
+}
+
+static attngen_source spec(attngen_context *ctx) {
+    attngen_source s;
+    must(ctx, attngen_shipped_spec(&s, spec_name), spec_name);
+    return s;
+}
+
+static attngen_status compile(attngen_context *ctx, attngen_program **p) {
+    attngen_source s = spec(ctx);
+    attngen_dim d = {"D", head_dim};
+    return attngen_compile(ctx, p, &s, NULL, &d, 1);
+}
+
+/* ---- emission */
+
+static int count(void *payload, const void *data, size_t len) {
+    (void)data;
+    *(size_t *)payload += len;
+    return 0;
+}
+
+static void bench_emission(void) {
+    double t[EMISSIONS];
+    size_t bytes = 0;
+    for (int i = 0; i < EMISSIONS; i++) {
+        attngen_context *ctx = context("");
+        attngen_source s = spec(ctx);
+        attngen_dim d = {"D", head_dim};
+        attngen_program *p;
+        bytes = 0;
+        double t0 = now();
+        must(ctx, attngen_lower(ctx, &p, &s, NULL, &d, 1), "attngen_lower");
+        must(ctx, attngen_emit(ctx, p, ATTNGEN_EMIT_CU, NULL, count, &bytes), "attngen_emit");
+        t[i] = now() - t0;
+        attngen_program_free(p);
+        attngen_destroy(ctx);
+    }
+    char step[64];
+    snprintf(step, sizeof step, "emission, spec to .cu of %zu bytes", bytes);
+    row(step, t, EMISSIONS, 1e3, 3);
+}
+
+/* ---- compilation */
+
+static attngen_status bench_cold(const char *dir) {
+    attngen_program *p;
+    double t0 = now();
+    attngen_context *ctx = context(dir);
+    attngen_status s = compile(ctx, &p);
+    double t = now() - t0;
+    if (s == ATTNGEN_E_NO_NVRTC) {
+        skipped("cold compile", attngen_errmsg(ctx));
+    } else {
+        must(ctx, s, "attngen_compile");
+        row("cold compile, empty cache", &t, 1, 1e3, 350);
+        attngen_program_free(p);
+    }
+    attngen_destroy(ctx);
+    return s;
+}
+
+/* In a child: prints the seconds from before attngen_create to after attngen_compile. */
+static int warm_child(const char *dir) {
+    attngen_program *p;
+    attngen_info info = {.version = ATTNGEN_INFO_VERSION};
+    double t0 = now();
+    attngen_context *ctx = context(dir);
+    must(ctx, compile(ctx, &p), "attngen_compile");
+    double t = now() - t0;
+    must(ctx, attngen_program_info(p, &info), "attngen_program_info");
+    if (!info.from_disk_cache) fprintf(stderr, "bench_host: the kernel did not come from the disk cache\n");
+    printf("%.9f\n", t);
+    return !info.from_disk_cache;
+}
+
+static double run_child(const char *self, const char *dir) {
+    char command[8192], line[64] = "";
+    snprintf(command, sizeof command, "'%s' --warm '%s' %s %g", self, dir, spec_name, head_dim);
+    FILE *f = popen(command, "r");
+    if (!f || !fgets(line, sizeof line, f) || pclose(f) != 0) {
+        fprintf(stderr, "bench_host: the child process failed\n");
+        exit(1);
+    }
+    return atof(line);
+}
+
+static void bench_warm(const char *self, const char *dir) {
+    double t[PROCESSES];
+    for (int i = 0; i < PROCESSES; i++) t[i] = run_child(self, dir);
+    row("warm compile, new process, disk cache", t, PROCESSES, 1e3, 5);
+}
+
+static void bench_repeated(attngen_context *ctx) {
+    double t[BATCHES];
+    attngen_source s = spec(ctx);
+    attngen_dim d = {"D", head_dim};
+    attngen_program *p;
+    for (int i = 0; i < BATCHES; i++) {
+        double t0 = now();
+        for (int k = 0; k < COMPILES / BATCHES; k++) {
+            must(ctx, attngen_compile(ctx, &p, &s, NULL, &d, 1), "attngen_compile");
+            attngen_program_free(p);
+        }
+        t[i] = (now() - t0) / (COMPILES / BATCHES);
+    }
+    row("repeated compile, same process", t, BATCHES, 1e6, 2);
+}
+
+/* ---- launch */
+
+/* The few driver calls that the measurement itself needs; attngen has no allocator. */
+typedef struct Cuda {
+    int (*init)(unsigned), (*retain)(void **, int), (*set)(void *), (*alloc)(unsigned long long *, size_t), (*sync)(void);
+} Cuda;
+
+static int open_cuda(Cuda *cu) {
+    void *h = dlopen("libcuda.so.1", RTLD_NOW), *ctx, *f;
+    const char *name[] = {"cuInit", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2", "cuCtxSynchronize"};
+    for (int i = 0; i < 5; i++) {
+        if (!h || !(f = dlsym(h, name[i]))) return 0;
+        memcpy((char *)cu + (size_t)i * sizeof f, &f, sizeof f);
+    }
+    return cu->init(0) == 0 && cu->retain(&ctx, 0) == 0 && cu->set(ctx) == 0;
+}
+
+static void time_launches(attngen_context *ctx, const Cuda *cu, const attngen_call *call, const attngen_arg *arg) {
+    double t[BATCHES], once = 0;
+    for (int i = -1; i < BATCHES; i++) { /* -1: the first launch, on its own */
+        int n = i < 0 ? 1 : BATCH;
+        double t0 = now();
+        for (int k = 0; k < n; k++) {
+            attngen_status s = attngen_launch(call, arg, 4, NULL, 0, NULL);
+            if (s != ATTNGEN_OK) fprintf(stderr, "bench_host: attngen_launch: %s\n", attngen_launch_errmsg());
+            if (s != ATTNGEN_OK) exit(attngen_exit_code(s));
+        }
+        double mean = (now() - t0) / n;
+        if (cu->sync() != 0) must(ctx, ATTNGEN_E_DRIVER, "cuCtxSynchronize");
+        if (i < 0)
+            once = mean;
+        else
+            t[i] = mean;
+    }
+    row("first launch call, host time", &once, 1, 1e6, 0);
+    row("launch call, host time", t, BATCHES, 1e6, 3);
+}
+
+static void bench_launch(attngen_context *ctx, attngen_program *p) {
+    Cuda cu;
+    const char *why = "no driver";
+    if (!attngen_has_device(ctx, &why) || !open_cuda(&cu)) {
+        skipped("launch call, host time", why);
+        return;
+    }
+    int64_t d = (int64_t)head_dim;
+    attngen_shape shape = {1, HEADS, HEADS, SEQ, SEQ, ATTNGEN_ALIGN_END};
+    const char *name[] = {"q", "k", "v", "o"};
+    attngen_arg arg[4] = {{0}};
+    attngen_call *call;
+    for (int i = 0; i < 4; i++) {
+        unsigned long long address = 0;
+        if (cu.alloc(&address, (size_t)(HEADS * SEQ * d * 2)) != 0) must(ctx, ATTNGEN_E_DRIVER, "cuMemAlloc");
+        memcpy(&arg[i].data, &address, sizeof address);
+        arg[i].name = name[i];
+        memcpy(arg[i].stride, (int64_t[4]){HEADS * SEQ * d, SEQ * d, d, 1}, sizeof arg[i].stride);
+    }
+    must(ctx, attngen_bind(ctx, &call, p, &shape), "attngen_bind");
+    time_launches(ctx, &cu, call, arg);
+    attngen_call_free(call);
+}
+
+static void bench_all(const char *self) {
+    char dir[] = "/tmp/attngen-bench-XXXXXX";
+    if (!mkdtemp(dir)) {
+        perror("bench_host: /tmp");
+        exit(6);
+    }
+    printf("%-44s %9s %9s %9s     %7s\n", spec_name, "median", "least", "most", "target");
+    bench_emission();
+    if (bench_cold(dir) == ATTNGEN_OK) {
+        attngen_program *p;
+        attngen_context *ctx = context(dir);
+        bench_warm(self, dir);
+        must(ctx, compile(ctx, &p), "attngen_compile");
+        bench_repeated(ctx);
+        bench_launch(ctx, p);
+        attngen_program_free(p);
+        attngen_cache_clear(ctx, NULL);
+        attngen_destroy(ctx);
+    }
+    char v1[64];
+    snprintf(v1, sizeof v1, "%s/v1", dir);
+    rmdir(v1);
+    rmdir(dir);
+}
+
+int main(int argc, char **argv) {
+    int warm = argc > 2 && !strcmp(argv[1], "--warm"), at = warm ? 3 : 1;
+    if (argc > at) spec_name = argv[at];
+    if (argc > at + 1) head_dim = atof(argv[at + 1]);
+    if (warm) return warm_child(argv[2]);
+    char self[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n > 0 ? n : 0] = 0;
+    bench_all(self);
+    return missed != 0;
+}
