@@ -275,7 +275,8 @@ attngen_status ag_check(attngen_context *ctx, const CheckOptions *opt, CheckRepo
     attngen_status s = open_gpu(&k);
     if (s == ATTNGEN_OK) s = make_grid(&k);
     for (int i = 0; i < k.grid.n && s == ATTNGEN_OK; i++) s = run_case(&k, &k.grid.item[i]);
-    if (s == ATTNGEN_OK && report->failed) s = ag_fail(ctx, ATTNGEN_E_CHECK, "%d of %d cases failed", report->failed, report->passed + report->failed);
+    if (s == ATTNGEN_OK && report->failed)
+        s = ag_fail(ctx, ATTNGEN_E_CHECK, "%d of %d cases failed", report->failed, report->passed + report->failed);
     report->seconds = now() - since;
     ag_memory_close(k.gpu);
     free(k.grid.item);

@@ -7,15 +7,16 @@
 
 #include "attngen.h"
 
-typedef enum CheckGpu { CHECK_GPU_AUTO, CHECK_GPU_NO, CHECK_GPU_YES } CheckGpu; /* AUTO: on the device where there is one; YES: an error if there is none */
+/* AUTO: on the device where there is one; YES: an error if there is none. */
+typedef enum CheckGpu { CHECK_GPU_AUTO, CHECK_GPU_NO, CHECK_GPU_YES } CheckGpu;
 
 typedef struct CheckCase {
     const char *name;  /* e.g. "B1 H2/1 S65x129 offset 3": shape and what is special about it */
     const char *where; /* "simulator" or "gpu" */
     bool ok;
-    const char *text;  /* one line: what is wrong, or a figure worth showing; "" if nothing */
+    const char *text; /* one line: what is wrong, or a figure worth showing; "" if nothing */
     double seconds;
-    int index, total;  /* index counts from 0; total is known from the first call on */
+    int index, total; /* index counts from 0; total is known from the first call on */
 } CheckCase;
 
 typedef struct CheckOptions {

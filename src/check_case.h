@@ -22,10 +22,10 @@ typedef struct Case {
     int B, Hkv, group, Sq, Sk;
     int64_t offset;
     TensorLayout layout;
-    bool large;        /* logits of +-120 */
-    int64_t param;     /* value of every int parameter; 0: its default */
+    bool large;    /* logits of +-120 */
+    int64_t param; /* value of every int parameter; 0: its default */
     bool no_lse;
-    int D, Dv, dtype;  /* 0: as the options say, else the default */
+    int D, Dv, dtype; /* 0: as the options say, else the default */
 } Case;
 
 typedef struct CaseList {
@@ -37,8 +37,8 @@ typedef struct CaseList {
 /* What of a spec decides which cases make sense. */
 typedef struct GridWants {
     bool full;
-    int group;            /* Hq / Hkv pinned by the spec; 0: any */
-    bool int_params;      /* it has int parameters that are bound at launch */
+    int group;               /* Hq / Hkv pinned by the spec; 0: any */
+    bool int_params;         /* it has int parameters that are bound at launch */
     bool any_dim, any_dtype; /* D, dtype were not given */
 } GridWants;
 void ag_check_grid(CaseList *out, const GridWants *w);

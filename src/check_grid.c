@@ -43,15 +43,14 @@ static const Case quick[] = {
 
 /* Windows and the like: shorter than a tile, within it, past both ends. */
 static const Case with_params[] = {
-    {1, 1, 1, 129, 129, END, LAY_TAIL, false, 1, false, 0, 0, 0},      {1, 1, 3, 65, 704, END, LAY_TAIL, false, 7, false, 0, 0, 0},
-    {1, 1, 1, 129, 129, END, LAY_PLAIN, false, 64, false, 0, 0, 0},    {1, 2, 1, 704, 127, END, LAY_PLAIN, false, 100, false, 0, 0, 0},
-    {1, 1, 1, 65, 129, -3, LAY_TAIL, false, 100000, false, 0, 0, 0},   {1, 1, 1, 129, 65, END, LAY_TAIL, false, 1 << 30, false, 0, 0, 0},
+    {1, 1, 1, 129, 129, END, LAY_TAIL, false, 1, false, 0, 0, 0},    {1, 1, 3, 65, 704, END, LAY_TAIL, false, 7, false, 0, 0, 0},
+    {1, 1, 1, 129, 129, END, LAY_PLAIN, false, 64, false, 0, 0, 0},  {1, 2, 1, 704, 127, END, LAY_PLAIN, false, 100, false, 0, 0, 0},
+    {1, 1, 1, 65, 129, -3, LAY_TAIL, false, 100000, false, 0, 0, 0}, {1, 1, 1, 129, 65, END, LAY_TAIL, false, 1 << 30, false, 0, 0, 0},
     {1, 1, 1, 63, 129, 100, LAY_TAIL, false, 40, false, 0, 0, 0},
 };
 
 /* Head dims of the contract; D and Dv. */
-static const int head_dim[][2] = {{31, 31},   {40, 40},   {64, 64},   {72, 72},   {80, 80},
-                                  {96, 96},   {128, 128}, {160, 160}, {192, 128}, {256, 256}};
+static const int head_dim[][2] = {{31, 31}, {40, 40}, {64, 64}, {72, 72}, {80, 80}, {96, 96}, {128, 128}, {160, 160}, {192, 128}, {256, 256}};
 /* What each of them runs on. */
 static const Case per_dim[] = {
     {1, 1, 3, 65, 129, END, LAY_TAIL, false, 0, false, 0, 0, ATTNGEN_BF16},
@@ -96,8 +95,9 @@ static void add_pairs(CaseList *l, const GridWants *w) {
     int turn = 0, n = (int)(sizeof length / sizeof *length), ngroup = (int)(sizeof group / sizeof *group);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++, turn++)
-            add(l, w, (Case){1 + turn % 3 % 2, 1 + turn % 2, length[i] + length[j] > 800 ? 1 : group[turn % ngroup], length[i], length[j], END,
-                             (TensorLayout)(turn % LAY_COUNT), false, 0, false, 0, 0, 0});
+            add(l, w,
+                (Case){1 + turn % 3 % 2, 1 + turn % 2, length[i] + length[j] > 800 ? 1 : group[turn % ngroup], length[i], length[j], END,
+                       (TensorLayout)(turn % LAY_COUNT), false, 0, false, 0, 0, 0});
 }
 
 void ag_check_grid(CaseList *l, const GridWants *w) {
@@ -117,6 +117,6 @@ void ag_check_case_name(char *out, size_t n, const Case *c, const Spec *spec) {
     snprintf(dims, sizeof dims, spec->D == spec->Dv ? "%d" : "%d/%d", spec->D, spec->Dv);
     if (c->offset != END) snprintf(offset, sizeof offset, " offset %lld", (long long)c->offset);
     if (c->param) snprintf(param, sizeof param, " params %lld", (long long)c->param);
-    snprintf(out, n, "D%s %s B%d H%d/%d S%dx%d%s%s%s%s%s", dims, ag_dtype_name[spec->dtype], c->B, c->Hkv * c->group, c->Hkv, c->Sq, c->Sk, offset, param,
-             layout[c->layout], c->large ? " large" : "", c->no_lse ? " no-lse" : "");
+    snprintf(out, n, "D%s %s B%d H%d/%d S%dx%d%s%s%s%s%s", dims, ag_dtype_name[spec->dtype], c->B, c->Hkv * c->group, c->Hkv, c->Sq, c->Sk, offset,
+             param, layout[c->layout], c->large ? " large" : "", c->no_lse ? " no-lse" : "");
 }

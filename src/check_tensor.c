@@ -66,15 +66,13 @@ static bool make(CaseTensor *t, DType type, TensorLayout layout, int index) {
     return true;
 }
 
-#define EACH_ELEMENT(t)                                \
-    for (int64_t i0 = 0; i0 < (t)->dim[0]; i0++)       \
-        for (int64_t i1 = 0; i1 < (t)->dim[1]; i1++)   \
-            for (int64_t i2 = 0; i2 < (t)->dim[2]; i2++) \
+#define EACH_ELEMENT(t)                                                                                                                              \
+    for (int64_t i0 = 0; i0 < (t)->dim[0]; i0++)                                                                                                     \
+        for (int64_t i1 = 0; i1 < (t)->dim[1]; i1++)                                                                                                 \
+            for (int64_t i2 = 0; i2 < (t)->dim[2]; i2++)                                                                                             \
                 for (int64_t i3 = 0; i3 < (t)->dim[3]; i3++)
 
-static void randomise(CaseTensor *t, Random *r, double scale) {
-    EACH_ELEMENT(t) ag_host_set(&t->view, i0, i1, i2, i3, scale * normal(r));
-}
+static void randomise(CaseTensor *t, Random *r, double scale) { EACH_ELEMENT(t) ag_host_set(&t->view, i0, i1, i2, i3, scale * normal(r)); }
 
 static void set_scalars(HostCall *call, const Spec *spec, int64_t param) {
     for (int i = 0; i < spec->nparam && i < HOST_SCALARS; i++) {
@@ -86,7 +84,9 @@ static void set_scalars(HostCall *call, const Spec *spec, int64_t param) {
 }
 
 static void set_sizes(HostCall *call, const Case *c, const Spec *spec) {
-    const int64_t size[SZ_COUNT] = {[SZ_B] = c->B, [SZ_HQ] = c->Hkv * c->group, [SZ_HKV] = c->Hkv, [SZ_SQ] = c->Sq, [SZ_SK] = c->Sk, [SZ_D] = spec->D,
+    const int64_t size[SZ_COUNT] = {[SZ_B] = c->B,      [SZ_HQ] = c->Hkv * c->group,
+                                    [SZ_HKV] = c->Hkv,  [SZ_SQ] = c->Sq,
+                                    [SZ_SK] = c->Sk,    [SZ_D] = spec->D,
                                     [SZ_DV] = spec->Dv, [SZ_OFF] = c->offset == ATTNGEN_ALIGN_END ? c->Sk - c->Sq : c->offset};
     memcpy(call->size, size, sizeof size);
 }

@@ -45,7 +45,7 @@ typedef struct Verb {
     const Option *option;   /* ends with a row whose name is NULL */
     int (*run)(Cli *);
 } Verb;
-extern const Verb cli_verb[]; /* main.c; ends with a row whose name is NULL */
+extern const Verb cli_verb[];                /* main.c; ends with a row whose name is NULL */
 const Verb *cli_find_verb(const char *name); /* NULL, after an error, if there is none */
 
 /* Reads argv behind the verb; 0, or EXIT_USAGE after an error. */
@@ -93,7 +93,7 @@ typedef struct Output {
     char *temp;       /* NULL: written in place (devices, pipes) */
 } Output;
 int cli_output_open(Output *o, const char *path, bool binary);
-int cli_output_close(Output *o, bool keep); /* keep: publish; else remove */
+int cli_output_close(Output *o, bool keep);                     /* keep: publish; else remove */
 int cli_file_sink(void *payload, const void *data, size_t len); /* an attngen_sink; payload: FILE * */
 int cli_npy_write(const char *path, NpyType type, int rank, const int64_t *dim, const void *data, size_t bytes);
 
@@ -104,8 +104,8 @@ void cli_gpu_close(Gpu *g);
 uint64_t cli_gpu_alloc(Gpu *g, size_t bytes); /* 0 after an error; 0 bytes give one byte */
 int cli_gpu_upload(Gpu *g, uint64_t to, const void *from, size_t bytes);
 int cli_gpu_download(Gpu *g, void *to, uint64_t from, size_t bytes); /* waits for everything launched before */
-int cli_gpu_event(Gpu *g, int which, bool stop_wait); /* records event `which` (0 or 1); stop_wait: and waits for it */
-float cli_gpu_elapsed_ms(Gpu *g);                     /* between events 0 and 1 */
+int cli_gpu_event(Gpu *g, int which, bool stop_wait);                /* records event `which` (0 or 1); stop_wait: and waits for it */
+float cli_gpu_elapsed_ms(Gpu *g);                                    /* between events 0 and 1 */
 
 /* ---- the verbs */
 int cli_emit(Cli *cli);

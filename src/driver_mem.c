@@ -5,18 +5,18 @@
 #include <stdlib.h>
 
 /* field, symbol, parameters; every one returns a CUresult */
-#define MEMORY_FUNCTIONS(F)                                              \
-    F(init, "cuInit", (unsigned))                                        \
-    F(error_string, "cuGetErrorString", (int, const char **))            \
-    F(device_get, "cuDeviceGet", (int *, int))                           \
-    F(retain, "cuDevicePrimaryCtxRetain", (void **, int))                \
-    F(release, "cuDevicePrimaryCtxRelease_v2", (int))                    \
-    F(push, "cuCtxPushCurrent_v2", (void *))                             \
-    F(pop, "cuCtxPopCurrent_v2", (void **))                              \
-    F(synchronize, "cuCtxSynchronize", (void))                           \
-    F(alloc, "cuMemAlloc_v2", (uint64_t *, size_t))                      \
-    F(free, "cuMemFree_v2", (uint64_t))                                  \
-    F(upload, "cuMemcpyHtoD_v2", (uint64_t, const void *, size_t))       \
+#define MEMORY_FUNCTIONS(F)                                                                                                                          \
+    F(init, "cuInit", (unsigned))                                                                                                                    \
+    F(error_string, "cuGetErrorString", (int, const char **))                                                                                        \
+    F(device_get, "cuDeviceGet", (int *, int))                                                                                                       \
+    F(retain, "cuDevicePrimaryCtxRetain", (void **, int))                                                                                            \
+    F(release, "cuDevicePrimaryCtxRelease_v2", (int))                                                                                                \
+    F(push, "cuCtxPushCurrent_v2", (void *))                                                                                                         \
+    F(pop, "cuCtxPopCurrent_v2", (void **))                                                                                                          \
+    F(synchronize, "cuCtxSynchronize", (void))                                                                                                       \
+    F(alloc, "cuMemAlloc_v2", (uint64_t *, size_t))                                                                                                  \
+    F(free, "cuMemFree_v2", (uint64_t))                                                                                                              \
+    F(upload, "cuMemcpyHtoD_v2", (uint64_t, const void *, size_t))                                                                                   \
     F(download, "cuMemcpyDtoH_v2", (void *, uint64_t, size_t))
 
 enum { MAX_BLOCKS = 16 };
@@ -41,8 +41,8 @@ static attngen_status failed(const DeviceMemory *m, int r, const char *what, Err
 static attngen_status resolve(DeviceMemory *m, Err *e) {
     void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); /* stays open: the driver does not survive being closed */
     if (!lib) return ag_err(e, ATTNGEN_E_DRIVER, "no CUDA driver: %s", dlerror());
-#define RESOLVE(field, symbol, params)     \
-    *(void **)&m->field = dlsym(lib, symbol); \
+#define RESOLVE(field, symbol, params)                                                                                                               \
+    *(void **)&m->field = dlsym(lib, symbol);                                                                                                        \
     if (!m->field) return ag_err(e, ATTNGEN_E_DRIVER, "the CUDA driver has no %s: it is too old", symbol);
     MEMORY_FUNCTIONS(RESOLVE)
 #undef RESOLVE

@@ -18,7 +18,7 @@ typedef struct ExprUse {
 /* Resolves names and types the tree in place, promoting int to float; reports every error.  NULL after errors. */
 Ast *ag_expr_type(Diag *d, const Spec *spec, Ast *e, ExprUse *use);
 
-bool ag_expr_is_reserved(Str name);            /* an axis, size, function or keyword of the language */
-Op ag_expr_function(Str name);                 /* OP_COUNT if there is none */
-extern const char *const ag_expr_keyword[];    /* NULL-terminated */
+bool ag_expr_is_reserved(Str name);         /* an axis, size, function or keyword of the language */
+Op ag_expr_function(Str name);              /* OP_COUNT if there is none */
+extern const char *const ag_expr_keyword[]; /* NULL-terminated */
 #endif

@@ -22,7 +22,7 @@
 static const Option emit_options[] = {
     SHARED_COMPILE,
     {0, "as", "WHAT", OPT_TEXT, AT(as), "spec math tile schedule cu ptx cubin", "which artefact (default: cu); ptx and cubin need NVRTC"},
-    {0, "after", "PASS", OPT_TEXT, AT(after), "simplify hoist ranges online tile split pipeline place", "the IR of math or tile after this pass"},
+    {0, "after", "PASS", OPT_TEXT, AT(after), NULL, "the IR of math or tile after this pass, e.g. hoist or split"},
     {'o', "output", "FILE", OPT_TEXT, AT(out), "FILES", "write to FILE, which appears whole or not at all (default: stdout)"},
     END};
 

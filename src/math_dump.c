@@ -9,6 +9,7 @@ typedef struct Dump {
     const Math *m;
     uint8_t *uses;       /* per node: 0, 1, 2 = more */
     bool *apart;         /* per node: computed less often than a user of it */
+    bool *stepwise;      /* per node: reads a carried value */
     const char **name;   /* per node, once its line is printed */
     Ref top;             /* being defined: printed in full */
     bool in_step;        /* carries have an old and a new value */
@@ -59,6 +60,14 @@ static void count_uses(Dump *d) {
     }
 }
 
+static void find_stepwise(Dump *d) {
+    for (Ref r = 1; r < d->m->nodes.len; r++) {
+        const Node *n = &d->m->nodes.n[r];
+        d->stepwise[r] = n->op == OP_CARRY;
+        for (int i = 0; i < 3; i++) d->stepwise[r] |= d->stepwise[n->arg[i]];
+    }
+}
+
 static bool has_line(const Dump *d, Ref r) {
     const Node *n = &d->m->nodes.n[r];
     if (ag_op[n->op].arity == 0 || !d->uses[r]) return false;
@@ -91,16 +100,25 @@ static void pad(Dump *d, size_t from, size_t width) {
     while (d->out->n < from + width);
 }
 
-static void put_place(Dump *d, Span at, const char *before) {
+static void put_place(Dump *d, Span at) {
     int line, col;
     if (!at.file) return;
     ag_line_col(d->m->d, at, &line, &col);
-    ag_put(d->out, "%s%.*s:%d:%d", before, STRF(d->m->d->file[at.file].name), line, col);
+    ag_put(d->out, "   ; %.*s:%d:%d", STRF(d->m->d->file[at.file].name), line, col);
 }
 
 static const char *fresh_name(Dump *d, const Node *n) {
     char letter = n->type == T_BOOL ? 'm' : n->type == T_INT ? 'i' : level[level_of(n)].letter;
     return ag_fmt(d->m->nodes.arena, "%c%d", letter, d->count[(int)letter]++).s;
+}
+
+/* The place in the spec, unless an operand that has a line has shown it. */
+static void put_own_place(Dump *d, const Node *n) {
+    for (int i = 0; i < 3; i++) {
+        const Span *at = &d->m->nodes.n[n->arg[i]].span;
+        if (d->name[n->arg[i]] && at->file == n->span.file && at->off == n->span.off && at->len == n->span.len) return;
+    }
+    put_place(d, n->span);
 }
 
 /* "  s0  = sum d: q * k          per element   ; causal:2:7" */
@@ -112,13 +130,13 @@ static void put_line(Dump *d, Ref r) {
     put_expr(d, r, r);
     pad(d, from, 72);
     ag_put(d->out, "%s", level[level_of(n)].often);
-    put_place(d, n->span, "   ; ");
+    put_own_place(d, n);
     ag_put(d->out, "\n");
     d->name[r] = name;
 }
 
-/* Lines of what `root` is made of and has none yet. */
-static void define(Dump *d, Ref root) {
+/* Lines of what `root` is made of and has none yet; stepwise: also of what reads carried values. */
+static void define(Dump *d, Ref root, bool stepwise) {
     bool *want = NEWN(d->m->nodes.arena, bool, (size_t)root + 1);
     want[root] = true;
     for (Ref r = root; r > 0; r--) {
@@ -126,7 +144,7 @@ static void define(Dump *d, Ref root) {
         for (int i = 0; i < 3; i++) want[d->m->nodes.n[r].arg[i]] = true;
     }
     for (Ref r = 1; r <= root; r++)
-        if (want[r] && !d->name[r] && has_line(d, r)) put_line(d, r);
+        if (want[r] && !d->name[r] && has_line(d, r) && (stepwise || !d->stepwise[r])) put_line(d, r);
 }
 
 /* ---- sections */
@@ -179,7 +197,6 @@ static void put_interval(Dump *d, Ref lo, Ref hi) {
 static void put_range(Dump *d) {
     const KeyRange *g = &d->m->range;
     if (!g->mask) return;
-    define(d, g->mask);
     ag_put(d->out, "\nrange k   mask   ");
     put_expr(d, g->mask, 0);
     ag_put(d->out, "\n          need   ");
@@ -195,8 +212,8 @@ static void put_range(Dump *d) {
 }
 
 static void put_carry(Dump *d, const Carry *c) {
-    if (c->factor) define(d, c->factor);
-    if (ag_op[d->m->nodes.n[c->body].op].arity) define(d, c->body);
+    if (c->factor) define(d, c->factor, true);
+    define(d, c->body, true);
     size_t from = d->out->n;
     bool max = c->combine == OP_RMAX;
     ag_put(d->out, "  %.*s'%*s = %s%.*s", STRF(c->name), 3 - c->name.n, "", max ? "max(" : "", STRF(c->name));
@@ -223,9 +240,12 @@ static void put_stream(Dump *d, const Stream *s) {
     d->in_step = false;
 }
 
+/* After the stream a carry is its last value: what was named inside a step is computed anew. */
 static void put_outputs(Dump *d) {
-    for (int i = 0; i < d->m->nout; i++) define(d, d->m->out[i].value);
+    for (Ref r = 1; r < d->m->nodes.len; r++)
+        if (d->stepwise[r]) d->name[r] = NULL;
     ag_put(d->out, "\n");
+    for (int i = 0; i < d->m->nout; i++) define(d, d->m->out[i].value, true);
     for (int i = 0; i < d->m->nout; i++) {
         ag_put(d->out, "out ");
         put_tensor(d, &d->m->tensor[d->m->out[i].tensor]);
@@ -235,28 +255,31 @@ static void put_outputs(Dump *d) {
     }
 }
 
-static bool reads_carry(const Dump *d, Ref root) {
-    bool *want = NEWN(d->m->nodes.arena, bool, (size_t)root + 1);
-    want[root] = true;
-    for (Ref r = root; r > 0; r--) {
-        if (!want[r]) continue;
-        if (d->m->nodes.n[r].op == OP_CARRY) return true;
-        for (int i = 0; i < 3; i++) want[d->m->nodes.n[r].arg[i]] = true;
-    }
-    return false;
+/* What is the same in every step, and the mask. */
+static void put_values(Dump *d) {
+    const Math *m = d->m;
+    for (int s = 0; s < m->nstream; s++)
+        for (int i = 0; i < m->stream[s].ncarry; i++) {
+            const Carry *c = &m->stream[s].carry[i];
+            if (c->factor) define(d, c->factor, false);
+            define(d, c->body, false);
+        }
+    for (int i = 0; i < m->nout; i++) define(d, m->out[i].value, false);
+    if (m->range.mask) define(d, m->range.mask, false);
 }
 
 void ag_math_dump(Buf *out, const Math *m) {
     size_t len = (size_t)m->nodes.len;
     Arena *a = m->nodes.arena;
-    Dump d = {.out = out, .m = m, .uses = NEWN(a, uint8_t, len), .apart = NEWN(a, bool, len), .name = NEWN(a, const char *, len)};
+    Dump d = {.out = out, .m = m};
+    d.uses = NEWN(a, uint8_t, len);
+    d.apart = NEWN(a, bool, len);
+    d.stepwise = NEWN(a, bool, len);
+    d.name = NEWN(a, const char *, len);
     count_uses(&d);
+    find_stepwise(&d);
     put_head(&d);
-    for (int s = 0; s < m->nstream; s++)
-        for (int i = 0; i < m->stream[s].ncarry; i++)
-            if (!reads_carry(&d, m->stream[s].carry[i].body)) define(&d, m->stream[s].carry[i].body);
-    if (!m->nstream)
-        for (int i = 0; i < m->nout; i++) define(&d, m->out[i].value);
+    put_values(&d);
     put_range(&d);
     for (int s = 0; s < m->nstream; s++) put_stream(&d, &m->stream[s]);
     put_outputs(&d);

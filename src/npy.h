@@ -21,7 +21,7 @@ typedef struct Npy {
     void *owned;              /* npy_free frees it */
 } Npy;
 
-size_t npy_size(NpyType t); /* bytes of an element */
+size_t npy_size(NpyType t);       /* bytes of an element */
 const char *npy_descr(NpyType t); /* "<f2" */
 /* Reads a file image.  false: err has one line, without the file's name. */
 bool npy_parse(Npy *out, const void *bytes, size_t n, char err[NPY_ERROR]);

@@ -75,8 +75,9 @@ static bool eval_int(Op op, int64_t a, int64_t b, int64_t c, int64_t *r) {
     return true;
 }
 
-/* a - b * floor(a / b) without its rounding: the sign is that of b. */
+/* a - b * floor(a / b) without its rounding: the sign is that of b; 0 for b = 0. */
 static double floor_mod(double a, double b) {
+    if (b == 0) return 0;
     double r = fmod(a, b);
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }

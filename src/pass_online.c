@@ -208,15 +208,22 @@ static Span nearest_span(const Online *o, Ref r, Ref fallback) {
 }
 
 /* For a message: what is deeper than a few operations is not printed. */
+typedef struct Shorten {
+    const Math *m;
+    int left;
+} Shorten;
+
 static const char *shorten(void *payload, const Node *n) {
-    int *left = payload;
-    return ag_op[n->op].arity && --*left < 0 ? "..." : NULL;
+    Shorten *s = payload;
+    if (n->op == OP_LOAD) return s->m->tensor[n->index].name;
+    if (n->op == OP_PARAM) return ag_str_copy(s->m->nodes.arena, s->m->spec->param[n->index].name).s;
+    return ag_op[n->op].arity && --s->left < 0 ? "..." : NULL;
 }
 
 static void refuse(Online *o, Ref reduction, Ref culprit) {
     Buf text = {0};
-    int left = 8;
-    ag_node_print(&text, o->p, culprit, shorten, &left);
+    Shorten s = {o->m, 8};
+    ag_node_print(&text, o->p, culprit, shorten, &s);
     Str what = ag_clip(o->p->arena, ag_str_copy(o->p->arena, (Str){text.s ? text.s : "", (int)text.n}));
     ag_buf_free(&text);
     ag_unsupported(o->m->d, nearest_span(o, culprit, reduction),

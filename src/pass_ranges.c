@@ -127,17 +127,13 @@ static bool solve(Ranges *g, const Affine *a, Bound *t) {
     if (!fits || (a->other && magnitude(a->other_coef) != 1)) return false;
 
     Ref first = ag_node_leaf(g->p, OP_AXISMIN, T_INT, AX_Q, (Span){0}), last = ag_node_leaf(g->p, OP_AXISMAX, T_INT, AX_Q, (Span){0});
-    int64_t q = sign * a->q;
-    Ref same = 0;
-    for (int i = 0; i < SZ_COUNT; i++) same = plus(g, same, a->size[i], sign * a->size_coef[i]);
-    if (a->other) {
-        Ref u = op2(g, OP_MIN, op2(g, OP_MAX, a->other, num(g, -(limit + reach))), num(g, limit + reach));
-        same = plus(g, same, u, sign * a->other_coef);
-    }
-    Ref *side[2] = {&t->lo, &t->hi};
+    const int64_t q = sign * a->q, clamp = limit + reach;
+    Ref u = a->other ? op2(g, OP_MIN, op2(g, OP_MAX, a->other, num(g, -clamp)), num(g, clamp)) : 0;
+    Ref *const side[2] = {&t->lo, &t->hi};
     for (int i = 0; i < 2; i++) {
         Ref x = plus(g, 0, (q > 0) == (i == 1) ? last : first, q);
-        x = x && same ? op2(g, OP_ADD, x, same) : x ? x : same;
+        for (int z = 0; z < SZ_COUNT; z++) x = plus(g, x, a->size[z], sign * a->size_coef[z]);
+        if (u) x = plus(g, x, u, sign * a->other_coef);
         *side[i] = x ? op2(g, OP_ADD, x, num(g, sign * a->c)) : num(g, sign * a->c);
     }
     return true;

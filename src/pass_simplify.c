@@ -78,7 +78,8 @@ static void add_factor(Simplify *s, Term *t, Factor f) {
     t->f[t->n++] = f;
 }
 
-static Term term_of(Simplify *s, Ref r) {
+/* r as one factor, constant or core. */
+static Term whole(Simplify *s, Ref r) {
     Term t = {.c = 1};
     const Node *n = &s->p->n[r];
     if (n->op == OP_CONST && fits(n->value.u.f))
@@ -105,6 +106,23 @@ static Term product(Simplify *s, Term a, const Term *b, bool below) {
     return a;
 }
 
+/* The factors of a product that was built before. */
+static Term factors_of(Simplify *s, Ref u) {
+    const Node n = s->p->n[u];
+    if (--s->budget < 0 || !uniform(s, u) || (n.op != OP_MUL && n.op != OP_DIV)) return whole(s, u);
+    Term b = factors_of(s, n.arg[1]);
+    return product(s, factors_of(s, n.arg[0]), &b, n.op == OP_DIV);
+}
+
+static Term term_of(Simplify *s, Ref r) {
+    const Node n = s->p->n[r];
+    if (n.op != OP_MUL || uniform(s, r) || !uniform(s, n.arg[1])) return whole(s, r);
+    s->budget = ABSORB_BUDGET;
+    Term t = factors_of(s, n.arg[1]);
+    t.core = n.arg[0];
+    return t;
+}
+
 /* Parts of t: t = positives * rest. */
 static Term positives(const Term *t) {
     Term p = {.c = t->c};
@@ -128,14 +146,6 @@ static bool same_positives(const Term *a, const Term *b) {
 }
 
 /* ---- taking a positive factor in */
-
-/* The factors of a product that was built before. */
-static Term factors_of(Simplify *s, Ref u) {
-    const Node n = s->p->n[u];
-    if (--s->budget < 0 || (n.op != OP_MUL && n.op != OP_DIV)) return term_of(s, u);
-    Term b = factors_of(s, n.arg[1]);
-    return product(s, factors_of(s, n.arg[0]), &b, n.op == OP_DIV);
-}
 
 /* p * x where it costs no further multiplication per element, because x has a factor already, or is computed once per row at most; else 0. */
 static Ref absorb(Simplify *s, const Term *p, Ref x) {

@@ -51,15 +51,20 @@ static int64_t int_op(Op op, int64_t a, int64_t b, int64_t c) {
     }
 }
 
+/* Remainder with the sign of b; 0 for b = 0. */
+static double remainder_of(double a, double b) {
+    double r = b == 0 ? 0 : fmod(a, b);
+    return r != 0 && signbit(r) != signbit(b) ? r + b : r;
+}
+
 static double float_op(Op op, double a, double b, double c) {
-    double r;
     switch (op) {
     case OP_ADD: return a + b;
     case OP_SUB: return a - b;
     case OP_MUL: return a * b;
     case OP_DIV: return a / b;
     case OP_FLOORDIV: return floor(a / b);
-    case OP_MOD: r = fmod(a, b); return r != 0 && signbit(r) != signbit(b) ? r + b : r;
+    case OP_MOD: return remainder_of(a, b);
     case OP_POW: return pow(a, b);
     case OP_NEG: return -a;
     case OP_EXP: return exp(a);

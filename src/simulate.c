@@ -67,6 +67,7 @@ void ag_sim_fail_launch(Sim *s, const char *fmt, ...) {
 }
 
 static noreturn void fail_deadlock(Sim *s) {
+    s->role = 0;
     put_block(s);
     ag_put(s->message, "deadlock");
     for (int r = 0; r < s->k->nrole; r++) {
@@ -169,8 +170,7 @@ static void begin_block(Sim *s) {
         c->rel = (Relative){0};
         memset(c->scalar, 0, sizeof c->scalar);
     }
-    for (int r = 0; r < s->k->nrole; r++)
-        s->thread[r] = (Thread){.frame = {{.at = s->k->role[r].body.first}}, .depth = 1};
+    for (int r = 0; r < s->k->nrole; r++) s->thread[r] = (Thread){.frame = {{.at = s->k->role[r].body.first}}, .depth = 1};
     s->role = 0;
     ag_sim_shared_reset(s);
 }

@@ -35,10 +35,10 @@ typedef struct Source {
 typedef struct Stage {
     float *x; /* rows x cols, row-major */
     StageState state;
-    bool async, used;  /* used: read or written since the last barrier */
-    int role;          /* PENDING, LANDED: who copied */
-    int64_t group;     /* PENDING: its cp.async group */
-    int overwritten;   /* EMPTY: the value that was written over it, -1 */
+    bool async, used; /* used: read or written since the last barrier */
+    int role;         /* PENDING, LANDED: who copied */
+    int64_t group;    /* PENDING: its cp.async group */
+    int overwritten;  /* EMPTY: the value that was written over it, -1 */
     Source source;
 } Stage;
 
@@ -58,14 +58,14 @@ typedef struct Relative {
 
 typedef struct Cell {
     const Val *v;
-    Stage *stage;      /* shared */
-    float *x;          /* fragments: rows x cols; rows: rows x lanes */
-    uint8_t *hidden;   /* fragments: the element is that of a masked key */
-    int lanes;         /* rows: 4 if partial, else 1 */
+    Stage *stage;    /* shared */
+    float *x;        /* fragments: rows x cols; rows: rows x lanes */
+    uint8_t *hidden; /* fragments: the element is that of a masked key */
+    int lanes;       /* rows: 4 if partial, else 1 */
     bool written;
     Origin from;
     Relative rel;
-    Scalar scalar[2];  /* per role */
+    Scalar scalar[2]; /* per role */
 } Cell;
 
 /* ---- expressions */
@@ -81,7 +81,7 @@ typedef struct Step {
     int arg[3];    /* steps */
     int index;
     Scalar value;
-    Lane *lane;    /* one, or one per column */
+    Lane *lane; /* one, or one per column */
 } Step;
 typedef struct Expr {
     Step *step; /* operands first; the last is the result */
@@ -101,18 +101,18 @@ enum { MAX_NEST = 16 };
 typedef struct Thread {
     Frame frame[MAX_NEST];
     int depth;
-    const Ins *at;      /* running, or waiting at */
+    const Ins *at; /* running, or waiting at */
     bool waiting, done;
     int64_t open_group; /* index of the cp.async group that is open; all before are closed */
 } Thread;
 
 typedef struct Coverage {
-    int tile;            /* keys of a score fragment */
-    int64_t nrow, *rows; /* query rows that are looked at: all of a small problem, else a sample */
-    int64_t *number;     /* per query row: its place in rows, -1 */
-    bool per_head;       /* visibility depends on b or h */
-    uint8_t *visible;    /* [B * Hq or 1][nrow][Sk]: 0 not known yet, 1 hidden, 2 visible */
-    uint8_t *seen;       /* [B * Hq][nrow][Sk]: contracted, or masked */
+    int tile;                   /* keys of a score fragment */
+    int64_t nrow, *rows;        /* query rows that are looked at: all of a small problem, else a sample */
+    int64_t *number;            /* per query row: its place in rows, -1 */
+    bool per_head;              /* visibility depends on b or h */
+    uint8_t *visible;           /* [B * Hq or 1][nrow][Sk]: 0 not known yet, 1 hidden, 2 visible */
+    uint8_t *seen;              /* [B * Hq][nrow][Sk]: contracted, or masked */
     uint8_t *stored[TEN_COUNT]; /* [B * Hq][Sq] */
 } Coverage;
 
@@ -130,12 +130,12 @@ typedef struct Sim {
     int maxima; /* identities given so far */
     int64_t block;
     Thread thread[2];
-    int role;         /* which one runs */
-    int64_t stage;    /* that the running instruction copies into, -1 */
+    int role;      /* which one runs */
+    int64_t stage; /* that the running instruction copies into, -1 */
 } Sim;
 
 /* ---- simulate.c */
-noreturn void ag_sim_fail(Sim *s, const char *fmt, ...) PRINTF(2, 3); /* prefixed by block and instruction */
+noreturn void ag_sim_fail(Sim *s, const char *fmt, ...) PRINTF(2, 3);        /* prefixed by block and instruction */
 noreturn void ag_sim_fail_launch(Sim *s, const char *fmt, ...) PRINTF(2, 3); /* of the launch as a whole */
 const HostTensor *ag_sim_tensor(const Sim *s, int tensor);
 static inline const char *ag_sim_name(const Sim *s, int val) { return s->k->val[val].name.s; }

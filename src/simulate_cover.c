@@ -7,8 +7,8 @@
 #include <math.h>
 
 enum { VISIBLE_CELLS = 1 << 22, SEEN_CELLS = 1 << 26 };
-enum { HIDDEN = 1, VISIBLE = 2 };            /* Coverage.visible */
-enum { CONTRACTED = 1, MASKED_OUT = 2 };     /* Coverage.seen */
+enum { HIDDEN = 1, VISIBLE = 2 };        /* Coverage.visible */
+enum { CONTRACTED = 1, MASKED_OUT = 2 }; /* Coverage.seen */
 
 static bool ast_needs_head(const Spec *spec, const Ast *e, bool *let_done) {
     if (!e) return false;
@@ -135,7 +135,8 @@ static void check_stored(Sim *s, int tensor, int64_t b, int64_t h) {
     if (!stored || !ag_sim_tensor(s, tensor)->data) return;
     for (int64_t q = 0; q < sq; q++)
         if (!stored[plane * sq + q])
-            ag_sim_fail_launch(s, "query row %lld of %s (h %lld, b %lld) is never written", (long long)q, s->k->tensor[tensor].name, (long long)h, (long long)b);
+            ag_sim_fail_launch(s, "query row %lld of %s (h %lld, b %lld) is never written", (long long)q, s->k->tensor[tensor].name, (long long)h,
+                               (long long)b);
 }
 
 static void check_seen(Sim *s, int64_t b, int64_t h) {

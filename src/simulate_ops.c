@@ -125,8 +125,8 @@ static void output_origin(Sim *s, Cell *d, const Ins *i, const Cell *weights, co
     check_kv_head(s, keys, w);
     int n = weights->v->cols;
     if (w->key0 != keys->row0)
-        ag_sim_fail(s, "%s is for keys %lld..%lld, but %s holds rows %lld..%lld", ag_sim_name(s, i->a), (long long)w->key0, (long long)w->key0 + n - 1,
-                    ag_sim_name(s, i->b), (long long)keys->row0, (long long)keys->row0 + n - 1);
+        ag_sim_fail(s, "%s is for keys %lld..%lld, but %s holds rows %lld..%lld", ag_sim_name(s, i->a), (long long)w->key0,
+                    (long long)w->key0 + n - 1, ag_sim_name(s, i->b), (long long)keys->row0, (long long)keys->row0 + n - 1);
     ag_sim_cover_contract(s, weights);
 }
 
@@ -299,8 +299,9 @@ static void store(Sim *s, const Ins *i) {
     check_head(s, t, b, h);
     check_rows(s, t, row0, row0 + live);
     if (a->from.has_q && (a->from.q0 != row0 || a->from.b != b || a->from.h != h))
-        ag_sim_fail(s, "%s holds query rows from %lld on of head %lld of batch %lld, not from %lld on of head %lld of batch %lld", ag_sim_name(s, i->a),
-                    (long long)a->from.q0, (long long)a->from.h, (long long)a->from.b, (long long)row0, (long long)h, (long long)b);
+        ag_sim_fail(s, "%s holds query rows from %lld on of head %lld of batch %lld, not from %lld on of head %lld of batch %lld",
+                    ag_sim_name(s, i->a), (long long)a->from.q0, (long long)a->from.h, (long long)a->from.b, (long long)row0, (long long)h,
+                    (long long)b);
     for (int r = 0; r < live; r++) {
         ag_sim_cover_store(s, i->n, b, h, row0 + r);
         for (int c = 0; c < (wide ? t->cols : 1); c++) ag_host_set(x, b, h, row0 + r, c, a->x[r * (wide ? a->v->cols : 1) + c]);

@@ -2,9 +2,9 @@
  *
  *   bench_host [SPEC [D]]        a shipped spec, default: causal 128
  *
- * Prints one line per step with its target.  Cold: an empty cache folder and NVRTC's own cache off.  Warm: a new process that finds the kernel in that folder;
- * its clock runs from before attngen_create to after attngen_compile.  Launch: host time of attngen_launch alone, in batches shorter than the
- * driver's queue.  Steps that need NVRTC or a GPU say so when there is none.  Exit status 1 if a target is missed. */
+ * Prints one line per step with its target.  Cold: an empty cache folder, NVRTC's own cache off.  Warm: a new process that finds the kernel in that
+ * folder; its clock runs from before attngen_create to after attngen_compile.  Launch: host time of attngen_launch alone, in batches shorter than
+ * the queue of the driver.  Steps that need NVRTC or a GPU say so when there is none.  Exit status 1 if a target is missed. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -228,29 +228,35 @@ static void bench_launch(attngen_context *ctx, attngen_program *p) {
     attngen_call_free(call);
 }
 
+static char folder[] = "/tmp/attngen-bench-XXXXXX";
+
+static void remove_folder(void) {
+    char v1[sizeof folder + 3];
+    attngen_context *ctx = context(folder);
+    attngen_cache_clear(ctx, NULL);
+    attngen_destroy(ctx);
+    snprintf(v1, sizeof v1, "%s/v1", folder);
+    rmdir(v1);
+    rmdir(folder);
+}
+
 static void bench_all(const char *self) {
-    char dir[] = "/tmp/attngen-bench-XXXXXX";
-    if (!mkdtemp(dir)) {
+    if (!mkdtemp(folder)) {
         perror("bench_host: /tmp");
         exit(6);
     }
+    atexit(remove_folder);
     printf("%-44s %9s %9s %9s     %7s\n", spec_name, "median", "least", "most", "target");
     bench_emission();
-    if (bench_cold(dir) == ATTNGEN_OK) {
-        attngen_program *p;
-        attngen_context *ctx = context(dir);
-        bench_warm(self, dir);
-        must(ctx, compile(ctx, &p), "attngen_compile");
-        bench_repeated(ctx);
-        bench_launch(ctx, p);
-        attngen_program_free(p);
-        attngen_cache_clear(ctx, NULL);
-        attngen_destroy(ctx);
-    }
-    char v1[64];
-    snprintf(v1, sizeof v1, "%s/v1", dir);
-    rmdir(v1);
-    rmdir(dir);
+    if (bench_cold(folder) != ATTNGEN_OK) return;
+    attngen_program *p;
+    attngen_context *ctx = context(folder);
+    bench_warm(self, folder);
+    must(ctx, compile(ctx, &p), "attngen_compile");
+    bench_repeated(ctx);
+    bench_launch(ctx, p);
+    attngen_program_free(p);
+    attngen_destroy(ctx);
 }
 
 int main(int argc, char **argv) {
@@ -259,6 +265,7 @@ int main(int argc, char **argv) {
     if (argc > at + 1) head_dim = atof(argv[at + 1]);
     if (warm) return warm_child(argv[2]);
     char self[4096];
+    setvbuf(stdout, NULL, _IOLBF, 0);
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n > 0 ? n : 0] = 0;
     bench_all(self);

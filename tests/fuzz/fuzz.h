@@ -10,7 +10,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Calls work(d, text); whatever it reports must render. */
-static void fuzz_run(const uint8_t *data, size_t size, void (*work)(Diag *d, Str text)) {
+static inline void fuzz_run(const uint8_t *data, size_t size, void (*work)(Diag *d, Str text)) {
     static Diag d;
     d = (Diag){.arena = ag_arena_new()};
     ag_arena_on_oom(d.arena, &d.jump);
@@ -22,7 +22,7 @@ static void fuzz_run(const uint8_t *data, size_t size, void (*work)(Diag *d, Str
 }
 
 /* What was printed must read back without an error: a defect otherwise. */
-static void fuzz_require(const Diag *d, bool ok, const char *what, Str text) {
+static inline void fuzz_require(const Diag *d, bool ok, const char *what, Str text) {
     if (ok) return;
     Buf out = {0};
     ag_diag_render(d, &out);
@@ -30,7 +30,7 @@ static void fuzz_require(const Diag *d, bool ok, const char *what, Str text) {
     abort();
 }
 
-static Str fuzz_take(Diag *d, Buf *b) {
+static inline Str fuzz_take(Diag *d, Buf *b) {
     Str s = ag_str_copy(d->arena, (Str){b->s ? b->s : "", (int)b->n});
     ag_buf_free(b);
     return s;

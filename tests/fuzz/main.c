@@ -1,8 +1,11 @@
 /* main.c: runs a fuzz target on files and folders given as arguments; for compilers without libFuzzer, and to repeat a finding. */
 #include <dirent.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "fuzz.h"
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static int run_file(const char *path) {
     static uint8_t data[1 << 20];

@@ -123,6 +123,7 @@ static void test_floats(void **state) {
     expect_float("-x // 1", -3.0);
     expect_float("-x % 2", 1.5);
     expect_float("x % -2.0", -1.5);
+    expect_float("x % (q - 10.0)", 0.0);
     expect_float("1 if k <= q else 0.5", 1.0);
     expect_float("max(q, x)", 10.0);
     expect_float("exp(0) + exp2(3) + log(1) + log2(8)", 12.0);
@@ -199,7 +200,8 @@ static void test_print(void **state) {
 
 static void test_print_foreign_constants(void **state) {
     (void)state;
-    Ast least = {.op = OP_CONST, .type = T_INT, .value = {T_INT, {.i = INT32_MIN}}}, minus = {.op = OP_CONST, .type = T_FLOAT, .value = {T_FLOAT, {.f = -1.5}}};
+    Ast least = {.op = OP_CONST, .type = T_INT, .value = {T_INT, {.i = INT32_MIN}}},
+        minus = {.op = OP_CONST, .type = T_FLOAT, .value = {T_FLOAT, {.f = -1.5}}};
     Ast two = {.op = OP_CONST, .type = T_INT, .value = {T_INT, {.i = 2}}};
     Ast mul = {.op = OP_MUL, .type = T_INT, .arg = {&two, &least}}, power = {.op = OP_POW, .type = T_FLOAT, .arg = {&minus, &two}};
     Spec none = {.D = 1};
@@ -278,7 +280,10 @@ static Ast *make(Maker *m, Type type, int size, bool promoted) {
     while (!gives(op, type) || !*ag_op[op].spelling);
     Ast *e = new_node(m, op, type);
     OpRule rule = ag_op[op].rule;
-    Type child = rule == RULE_FLT ? T_FLOAT : rule == RULE_LOG ? T_BOOL : rule == RULE_CMP || rule == RULE_TOINT ? (random_below(2) ? T_INT : T_FLOAT) : type;
+    Type child = rule == RULE_FLT                         ? T_FLOAT
+                 : rule == RULE_LOG                       ? T_BOOL
+                 : rule == RULE_CMP || rule == RULE_TOINT ? (random_below(2) ? T_INT : T_FLOAT)
+                                                          : type;
     int n = ag_op[op].arity, anchor = rule == RULE_SEL ? 1 : 0; /* one argument that is a float by itself makes typing promote the others */
     for (int i = 0; i < n; i++) {
         bool condition = rule == RULE_SEL && i == 0, may = child == T_FLOAT && rule != RULE_TOINT && (rule == RULE_FLT || i != anchor);
@@ -490,6 +495,7 @@ static void test_eval_floats(void **state) {
     expect_float_op(OP_DIV, 1, 0, INFINITY);
     expect_float_op(OP_FLOORDIV, -2.5, 1, -3);
     expect_float_op(OP_MOD, -2.5, 2, 1.5);
+    expect_float_op(OP_MOD, 2.5, 0, 0);
     expect_float_op(OP_MAX, NAN, 1, 1);
     expect_float_op(OP_FINITE, -INFINITY, 0, 0);
     expect_float_op(OP_FINITE, -3.5, 0, -3.5);
@@ -507,7 +513,8 @@ static void test_eval_floats(void **state) {
 
 static void test_op_types(void **state) {
     (void)state;
-    const Type ii[3] = {T_INT, T_INT, T_NONE}, fi[3] = {T_FLOAT, T_INT, T_NONE}, bff[3] = {T_BOOL, T_FLOAT, T_FLOAT}, bb[3] = {T_BOOL, T_BOOL, T_NONE};
+    const Type ii[3] = {T_INT, T_INT, T_NONE}, fi[3] = {T_FLOAT, T_INT, T_NONE}, bff[3] = {T_BOOL, T_FLOAT, T_FLOAT},
+               bb[3] = {T_BOOL, T_BOOL, T_NONE};
     assert_int_equal(ag_op_type(OP_ADD, ii), T_INT);
     assert_int_equal(ag_op_type(OP_ADD, fi), T_NONE);
     assert_int_equal(ag_op_type(OP_ADD, bb), T_NONE);
@@ -523,10 +530,18 @@ static void test_op_types(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_integers),      cmocka_unit_test(test_floats),        cmocka_unit_test(test_conditions),
-        cmocka_unit_test(test_print),         cmocka_unit_test(test_print_foreign_constants), cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_errors),        cmocka_unit_test(test_hostile),       cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_eval_integers), cmocka_unit_test(test_eval_floats),   cmocka_unit_test(test_op_types),
+        cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_floats),
+        cmocka_unit_test(test_conditions),
+        cmocka_unit_test(test_print),
+        cmocka_unit_test(test_print_foreign_constants),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_eval_integers),
+        cmocka_unit_test(test_eval_floats),
+        cmocka_unit_test(test_op_types),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

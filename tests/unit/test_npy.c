@@ -159,8 +159,13 @@ static void rounding(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_headers),  cmocka_unit_test(bad_files),    cmocka_unit_test(truncated), cmocka_unit_test(layouts),
-        cmocka_unit_test(sixteen_bits), cmocka_unit_test(rounding),     cmocka_unit_test(written_header_reads_back),
+        cmocka_unit_test(bad_headers),
+        cmocka_unit_test(bad_files),
+        cmocka_unit_test(truncated),
+        cmocka_unit_test(layouts),
+        cmocka_unit_test(sixteen_bits),
+        cmocka_unit_test(rounding),
+        cmocka_unit_test(written_header_reads_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,10 +39,10 @@ static void test_formats_rounding(void **state) {
         DType type;
         double x, want;
     } c[] = {
-        {DT_BF16, 1 + 0x1p-8, 1},                     /* tie, to even */
-        {DT_BF16, 1 + 0x3p-8, 1 + 0x2p-7},            /* tie, to even */
-        {DT_BF16, 1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-7},  /* just above a tie, lost if it went through float */
-        {DT_BF16, 1 + 0x3p-8 - 0x1p-40, 1 + 0x1p-7},  /* just below */
+        {DT_BF16, 1 + 0x1p-8, 1},                    /* tie, to even */
+        {DT_BF16, 1 + 0x3p-8, 1 + 0x2p-7},           /* tie, to even */
+        {DT_BF16, 1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-7}, /* just above a tie, lost if it went through float */
+        {DT_BF16, 1 + 0x3p-8 - 0x1p-40, 1 + 0x1p-7}, /* just below */
         {DT_BF16, -(1 + 0x1p-8 + 0x1p-40), -(1 + 0x1p-7)},
         {DT_BF16, 3.4e38, INFINITY},
         {DT_BF16, 1e300, INFINITY},
@@ -52,13 +52,13 @@ static void test_formats_rounding(void **state) {
         {DT_F16, 65504, 65504},
         {DT_F16, 65519.99, 65504},
         {DT_F16, 65520, INFINITY},
-        {DT_F16, 0x1p-24, 0x1p-24},                   /* least subnormal */
-        {DT_F16, 0x1p-25, 0},                         /* tie, to even */
+        {DT_F16, 0x1p-24, 0x1p-24}, /* least subnormal */
+        {DT_F16, 0x1p-25, 0},       /* tie, to even */
         {DT_F16, 0x3p-25, 0x2p-24},
         {DT_F16, 0x1p-25 + 0x1p-60, 0x1p-24},
         {DT_F16, 1e-300, 0},
-        {DT_F16, 0x1.ff8p-15, 0x1.ff8p-15},           /* a subnormal with all bits set */
-        {DT_F16, 0x1.ffcp-15, 0x1p-14},               /* rounds up to the least normal */
+        {DT_F16, 0x1.ff8p-15, 0x1.ff8p-15}, /* a subnormal with all bits set */
+        {DT_F16, 0x1.ffcp-15, 0x1p-14},     /* rounds up to the least normal */
         {DT_F32, 1 + 0x1p-30, 1},
     };
     for (int i = 0; i < LEN(c); i++)
@@ -87,7 +87,8 @@ static HostTensor contiguous(void *data, DType t, int64_t heads, int64_t rows, i
 
 static Case *new_case(Sizes n) {
     Case *c = calloc(1, sizeof *c);
-    assert_true(n.B * n.Hq * n.Sq * n.D <= ROOM && n.B * n.Hkv * n.Sk * n.D <= ROOM && n.B * n.Hkv * n.Sk * n.Dv <= ROOM && n.B * n.Hq * n.Sq * n.Dv <= ROOM);
+    assert_true(n.B * n.Hq * n.Sq * n.D <= ROOM && n.B * n.Hkv * n.Sk * n.D <= ROOM && n.B * n.Hkv * n.Sk * n.Dv <= ROOM &&
+                n.B * n.Hq * n.Sq * n.Dv <= ROOM);
     c->call = (HostCall){
         .size = {n.B, n.Hq, n.Hkv, n.Sq, n.Sk, n.Sk - n.Sq, n.D, n.Dv},
         .q = contiguous(c->q, DT_F32, n.Hq, n.Sq, n.D),
@@ -410,14 +411,22 @@ static void test_compare_floor(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats_every_value),     cmocka_unit_test(test_formats_rounding),
-        cmocka_unit_test(test_uniform_is_the_mean),     cmocka_unit_test(test_one_hot_selects),
-        cmocka_unit_test(test_scale_score_and_params),  cmocka_unit_test(test_causal_first_row),
-        cmocka_unit_test(test_more_queries_than_keys),  cmocka_unit_test(test_offset),
-        cmocka_unit_test(test_hidden_keys_contribute_nothing), cmocka_unit_test(test_empty_rows),
-        cmocka_unit_test(test_groups),                  cmocka_unit_test(test_strides),
-        cmocka_unit_test(test_lets_are_evaluated_once), cmocka_unit_test(test_naive_is_near),
-        cmocka_unit_test(test_compare),                 cmocka_unit_test(test_compare_floor),
+        cmocka_unit_test(test_formats_every_value),
+        cmocka_unit_test(test_formats_rounding),
+        cmocka_unit_test(test_uniform_is_the_mean),
+        cmocka_unit_test(test_one_hot_selects),
+        cmocka_unit_test(test_scale_score_and_params),
+        cmocka_unit_test(test_causal_first_row),
+        cmocka_unit_test(test_more_queries_than_keys),
+        cmocka_unit_test(test_offset),
+        cmocka_unit_test(test_hidden_keys_contribute_nothing),
+        cmocka_unit_test(test_empty_rows),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_strides),
+        cmocka_unit_test(test_lets_are_evaluated_once),
+        cmocka_unit_test(test_naive_is_near),
+        cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_compare_floor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

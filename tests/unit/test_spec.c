@@ -136,7 +136,8 @@ static void check_scale_bound(const Spec *s, void *payload) {
 
 static void test_bound(void **state) {
     (void)state;
-    const attngen_dim all[] = {{"Dv", 96}, {"D", 192}, {"dtype", ATTNGEN_F16}, {"cap", 30}, {"window", -5}}, d64[] = {{"D", 64}}, scale[] = {{"scale", 2}};
+    const attngen_dim all[] = {{"Dv", 96}, {"D", 192}, {"dtype", ATTNGEN_F16}, {"cap", 30}, {"window", -5}}, d64[] = {{"D", 64}},
+                      scale[] = {{"scale", 2}};
     with_spec(full, all, LEN(all), check_bound, NULL);
     with_spec("attention: a", d64, 1, check_dv_follows, NULL);
     with_spec("attention: a", scale, 1, check_scale_bound, NULL);
@@ -162,8 +163,9 @@ static void test_bound_wrongly(void **state) {
     expect_report(full, (attngen_dim){"window", 3e9}, ATTNGEN_E_SPEC, "error: window: the parameter is an int, 3000000000.0 is none of 32 bits\n");
     expect_report(full, (attngen_dim){"cap", INFINITY}, ATTNGEN_E_SPEC, "error: cap: inf is not a finite 32-bit number\n");
     expect_report(full, (attngen_dim){"scale", 0}, ATTNGEN_E_SPEC, "error: scale: expected a positive number, found 0.0\n");
-    expect_report(full, (attngen_dim){"widow", 1}, ATTNGEN_E_SPEC,
-                  "error: unknown name 'widow' (did you mean 'window'?); this spec can bind D, Dv, dtype, scale, cap, window, short_int, short_float\n");
+    expect_report(
+        full, (attngen_dim){"widow", 1}, ATTNGEN_E_SPEC,
+        "error: unknown name 'widow' (did you mean 'window'?); this spec can bind D, Dv, dtype, scale, cap, window, short_int, short_float\n");
     expect_report("attention: a", (attngen_dim){"x", 1}, ATTNGEN_E_SPEC, "error: unknown name 'x'; this spec can bind D, Dv, dtype, scale\n");
     expect_report("attention: a\nparams: {w: 2}\nmask: q // (w - 2) < k\n", (attngen_dim){"w", 2}, ATTNGEN_E_SPEC,
                   "t.yaml:3:13: error: division by zero\n"
