@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define XXH_INLINE_ALL
@@ -286,12 +287,13 @@ attngen_status attngen_program_info(const attngen_program *p, attngen_info *info
 
 /* ---- the image of a program: from the disk cache or from NVRTC */
 
-/* Keeps code that NVRTC refused beside the cache, for a report.  false: there was no place for it. */
+/* Keeps code that NVRTC refused in the cache folder, for a report.  false: there was no place for it. */
 static bool keep_source(const attngen_context *ctx, const CacheKey *key, const Buf *cu, char path[4096]) {
     const char *dir = ag_cache_dir(ctx->cache);
     char hex[2 * sizeof key->h + 1];
     for (size_t i = 0; i < sizeof key->h; i++) snprintf(hex + 2 * i, 3, "%02x", key->h[i]);
     if (!*dir || snprintf(path, 4096, "%s/failed-%s.cu", dir, hex) >= 4096) return false;
+    mkdir(dir, 0700); /* nothing may have been stored yet; if it fails, so does open */
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0) return false;
     bool ok = write(fd, cu->s, cu->n) == (ssize_t)cu->n;

@@ -70,7 +70,8 @@ typedef struct attngen_options {
 
 ATTNGEN_API attngen_status attngen_create(attngen_context **out, const attngen_options *options /* NULL: defaults */);
 ATTNGEN_API void attngen_destroy(attngen_context *ctx);
-/* The whole diagnostic of the last failure in this context ("" if none); for spec errors all of them, with source lines and carets. */
+/* The whole diagnostic of the last failure in this context ("" if none); for spec errors all of them, with source lines and carets.
+ * ctx NULL: why the last attngen_create of this thread failed. */
 ATTNGEN_API const char *attngen_errmsg(const attngen_context *ctx);
 /* The architecture in use, e.g. "sm_90". */
 ATTNGEN_API const char *attngen_arch(const attngen_context *ctx);
@@ -138,7 +139,8 @@ ATTNGEN_API attngen_status attngen_program_info(const attngen_program *program, 
 
 /* ---- bind: sizes in, call out */
 
-/* Sizes of one call.  Any B, Hq, Hkv, Sq, Sk >= 0 with Hq a multiple of Hkv; 0 anywhere: a launch that writes what there is to write. */
+/* Sizes of one call.  Any B, Hq, Hkv, Sq, Sk >= 0 with Hq a multiple of Hkv; 0 anywhere: a launch that writes what there is to write.  Positions have 32 bits:
+ * Sq, Sk and |offset| are at most 2^29, offset + Sq is below 2^30. */
 typedef struct attngen_shape {
     int64_t B, Hq, Hkv, Sq, Sk;
     /* Position of query row 0 minus that of key 0.  ATTNGEN_ALIGN_END: Sk - Sq, the last query sees as far as the last key. */

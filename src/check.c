@@ -45,26 +45,28 @@ static bool given(const CheckOptions *opt, const char *name) {
     return false;
 }
 
-/* The program for a case's head dims and type; the context remembers it. */
-static attngen_status get_program(Checker *k, const Case *c, attngen_program **out) {
+typedef attngen_status GetProgram(attngen_context *, attngen_program **, const attngen_source *, const attngen_source *, const attngen_dim *, size_t);
+
+/* The program for a case's head dims and type, from attngen_lower or attngen_compile; the context remembers it. */
+static attngen_status get_program(Checker *k, GetProgram *get, const Case *c, attngen_program **out) {
     const CheckOptions *opt = k->opt;
     size_t n = opt->ndims;
     if (c->D) k->dims[n++] = (attngen_dim){"D", c->D};
     if (c->D && !given(opt, "Dv")) k->dims[n++] = (attngen_dim){"Dv", c->Dv};
     if (c->dtype) k->dims[n++] = (attngen_dim){"dtype", c->dtype};
-    return (k->gpu ? attngen_compile : attngen_lower)(k->ctx, out, &opt->spec, opt->schedule, k->dims, n);
+    return get(k->ctx, out, &opt->spec, opt->schedule, k->dims, n);
 }
 
 /* Head dims of the cases that leave them open: the default, or the first that a schedule given without D applies to. */
 static attngen_status get_main(Checker *k, Case *main_case, attngen_program **out) {
     static const int other[] = {64, 256, 96, 32, 192};
-    attngen_status s = get_program(k, main_case, out);
+    attngen_status s = get_program(k, attngen_lower, main_case, out);
     if (s != ATTNGEN_E_UNSUPPORTED || !k->opt->schedule || given(k->opt, "D")) return s;
     Buf first = {0};
     ag_put(&first, "%s", attngen_errmsg(k->ctx));
     for (size_t i = 0; i < sizeof other / sizeof *other && s == ATTNGEN_E_UNSUPPORTED; i++) {
         main_case->D = main_case->Dv = other[i];
-        s = get_program(k, main_case, out);
+        s = get_program(k, attngen_lower, main_case, out);
     }
     if (s == ATTNGEN_E_UNSUPPORTED) s = ag_fail(k->ctx, s, "%s", first.s ? first.s : "out of memory");
     ag_buf_free(&first);
@@ -94,7 +96,7 @@ static attngen_status narrow_grid(Checker *k, const Case *main_case) {
         bool own_dims = c.D != 0;
         if (!own_dims) c.D = main_case->D, c.Dv = main_case->Dv;
         attngen_program *p = NULL;
-        attngen_status s = get_program(k, &c, &p);
+        attngen_status s = get_program(k, attngen_lower, &c, &p);
         if (s == ATTNGEN_E_UNSUPPORTED && own_dims) continue;
         if (s != ATTNGEN_OK) return s;
         char name[128];
@@ -140,8 +142,9 @@ static size_t make_args(const Running *r, attngen_arg arg[CASE_TENSORS + HOST_SC
         arg[n] = (attngen_arg){.name = name[i], .data = (void *)(uintptr_t)(address[i] + t->at)};
         memcpy(arg[n++].stride, t->view.stride, sizeof t->view.stride);
     }
+    const ProgramMeta *m = &ag_program_compilation(r->program)->meta;
     for (int i = 0; i < r->spec->nparam; i++)
-        if (!r->spec->param[i].bound) arg[n++] = (attngen_arg){.name = r->spec->param[i].name.s, .scalar = r->data.call.scalar[i]};
+        if (!r->spec->param[i].bound) arg[n++] = (attngen_arg){.name = m->scalar[i].name, .scalar = r->data.call.scalar[i]};
     return n;
 }
 
@@ -229,7 +232,7 @@ static void release(Running *r) {
 static attngen_status run_case(Checker *k, const Case *c) {
     Running r = {.c = c};
     double since = now();
-    attngen_status s = get_program(k, c, &r.program);
+    attngen_status s = get_program(k, k->gpu ? attngen_compile : attngen_lower, c, &r.program);
     if (s != ATTNGEN_OK) return s;
     r.spec = ag_program_compilation(r.program)->fn.spec;
     ag_check_case_name(r.name, sizeof r.name, c, r.spec);

@@ -15,17 +15,20 @@ typedef struct Emit {
 
 /* How the leaves of an expression are written. */
 typedef struct Names {
-    const char *mi, *ni, *ei;  /* indices of a fragment element: m tile, n tile, element 0..3 */
-    const char *r;             /* index of its row pair: 0 or 1 */
+    const char *mi, *ni, *ei; /* indices of a fragment element: m tile, n tile, element 0..3 */
+    const char *r;            /* index of its row in the m tile: 0 or 1 */
 } Names;
 
 void ag_emit_line(Emit *e, const char *fmt, ...) PRINTF(2, 3); /* one indented line */
-/* Scalar or element expression as C text. names NULL: uniform scalars only. */
-void ag_emit_expr(const Emit *e, Buf *out, Ref r, const Names *names);
-/* Declares what an expression uses more than once as constants, so that text stays linear in the number of nodes; then r prints as one expression. */
-void ag_emit_shared(Emit *e, Ref r, const Names *names, bool *shared);
-void ag_emit_expr_with(const Emit *e, Buf *out, Ref r, const Names *names, const bool *shared);
-bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index); /* does r read this leaf? */
+/* A uniform expression as C text. */
+void ag_emit_expr(const Emit *e, Buf *out, Ref r);
+/* Declares constants for parts of r, and notes their names in shared[Ref]: what is the same for a whole row and not free (SHARE_ROW), what is read more than
+ * once (SHARE_ELEMENT).  So text stays linear in the number of nodes.  A comparison of the key with something of the row becomes one of the column in
+ * the fragment: one instruction instead of two per element. */
+typedef enum Share { SHARE_ROW, SHARE_ELEMENT } Share;
+void ag_emit_shared(Emit *e, Ref r, const Names *names, const char **shared, Share what);
+void ag_emit_expr_with(const Emit *e, Buf *out, Ref r, const Names *names, const char *const *shared);
+bool ag_reads_key(const Emit *e, Ref r, const char *const *shared); /* is the variable k still read, with what is shared? */
 void ag_emit_block(Emit *e, const Block *b);
 int ag_frag_mt(const Kernel *k, const Val *v); /* m16 tiles per warp */
 #endif

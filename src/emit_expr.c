@@ -12,8 +12,7 @@ static int c_prec(const Node *n) {
     switch (n->op) {
     case OP_ADD:
     case OP_SUB: return P_ADD;
-    case OP_MUL:
-    case OP_DIV: return P_MUL;
+    case OP_MUL: return P_MUL;
     case OP_LT:
     case OP_LE:
     case OP_GT:
@@ -81,7 +80,7 @@ static void put_leaf(const Emit *e, Buf *out, const Node *n, const Names *x) {
     }
 }
 
-static void put(const Emit *e, Buf *out, Ref r, const Names *x, const bool *shared, int outer);
+static void put(const Emit *e, Buf *out, Ref r, const Names *x, const char *const *shared, int outer);
 
 /* The text of an op with %0 %1 %2 for its operands, and how tightly it binds. */
 typedef struct Format {
@@ -99,7 +98,7 @@ static Format format_of(const Kernel *k, const Node *n) {
     return (Format){bar && is_int ? bar + 1 : f, bar && !is_int ? bar : NULL, c_prec(n)};
 }
 
-static void put(const Emit *e, Buf *out, Ref r, const Names *x, const bool *shared, int outer);
+static void put(const Emit *e, Buf *out, Ref r, const Names *x, const char *const *shared, int outer);
 
 /* How tightly operand i must bind to stand without parentheses. */
 static int need_of(const Node *n, int prec, int i) {
@@ -110,7 +109,7 @@ static int need_of(const Node *n, int prec, int i) {
     return mixed_logic ? P_AND + 1 : i == 0 || ag_op_has(n->op, 'A') ? prec : prec + 1;
 }
 
-static void put_operation(const Emit *e, Buf *out, const Node *n, Format f, const Names *x, const bool *shared) {
+static void put_operation(const Emit *e, Buf *out, const Node *n, Format f, const Names *x, const char *const *shared) {
     for (const char *p = f.at; *p && p != f.end; p++) {
         bool operand = p[0] == '%' && p[1] >= '0' && p[1] <= '2';
         if (!operand) {
@@ -122,10 +121,10 @@ static void put_operation(const Emit *e, Buf *out, const Node *n, Format f, cons
     }
 }
 
-static void put(const Emit *e, Buf *out, Ref r, const Names *x, const bool *shared, int outer) {
+static void put(const Emit *e, Buf *out, Ref r, const Names *x, const char *const *shared, int outer) {
     const Node *n = &e->k->nodes.n[r];
     if (shared && shared[r]) {
-        ag_put(out, "t%d", r);
+        ag_put(out, "%s", shared[r]);
         return;
     }
     if (ag_op[n->op].arity == 0) {
@@ -138,39 +137,87 @@ static void put(const Emit *e, Buf *out, Ref r, const Names *x, const bool *shar
     if (f.prec < outer) ag_put(out, ")");
 }
 
-void ag_emit_expr(const Emit *e, Buf *out, Ref r, const Names *names) { put(e, out, r, names, NULL, 0); }
-void ag_emit_expr_with(const Emit *e, Buf *out, Ref r, const Names *names, const bool *shared) { put(e, out, r, names, shared, 0); }
+void ag_emit_expr(const Emit *e, Buf *out, Ref r) { put(e, out, r, NULL, NULL, 0); }
+void ag_emit_expr_with(const Emit *e, Buf *out, Ref r, const Names *names, const char *const *shared) { put(e, out, r, names, shared, 0); }
 
-/* Marks what r reads, in one sweep down: operands have smaller indices. uses counts readers. */
-static void count_uses(const Kernel *k, Ref r, int *uses) {
+/* ---- what expressions read: operands have smaller indices, so one sweep down from the root visits readers first */
+
+static int *count_uses(const Kernel *k, Ref r, const char *const *shared) {
+    int *uses = NEWN(k->arena, int, (size_t)r + 1);
     uses[r] = 1;
     for (Ref i = r; i > 0; i--) {
-        if (!uses[i]) continue;
         const Node *n = &k->nodes.n[i];
+        if (!uses[i] || (shared && shared[i])) continue;
         for (int a = 0; a < ag_op[n->op].arity; a++) uses[n->arg[a]]++;
     }
+    return uses;
 }
 
-bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index) {
-    int *uses = NEWN(k->arena, int, (size_t)r + 1);
-    count_uses(k, r, uses);
-    for (Ref i = 1; i <= r; i++)
-        if (uses[i] && k->nodes.n[i].op == op && k->nodes.n[i].index == index) return true;
-    return false;
+/* How far in the loops of a map a node's value is known. */
+typedef enum Depth { DEPTH_BLOCK, DEPTH_ROW, DEPTH_ELEMENT } Depth;
+static Depth *depths(const Kernel *k, Ref r) {
+    Depth *d = NEWN(k->arena, Depth, (size_t)r + 1);
+    for (Ref i = 1; i <= r; i++) {
+        const Node *n = &k->nodes.n[i];
+        if (n->op == OP_AXIS) d[i] = n->index == AX_K ? DEPTH_ELEMENT : DEPTH_ROW;
+        if (n->op == OP_VAL)
+            d[i] = k->val[n->index].space == SPACE_FRAG ? DEPTH_ELEMENT : k->val[n->index].space == SPACE_ROW ? DEPTH_ROW : DEPTH_BLOCK;
+        for (int a = 0; a < ag_op[n->op].arity; a++) d[i] = d[n->arg[a]] > d[i] ? d[n->arg[a]] : d[i];
+    }
+    return d;
 }
 
-void ag_emit_shared(Emit *e, Ref r, const Names *names, bool *shared) {
+/* k < x with x known per row: the operand that is x (0 or 1), else -1. */
+static int key_against(const Kernel *k, const Node *n, const Depth *d) {
+    if (n->op != OP_LT && n->op != OP_LE && n->op != OP_GT && n->op != OP_GE) return -1;
+    for (int a = 0; a < 2; a++) {
+        const Node *key = &k->nodes.n[n->arg[1 - a]];
+        if (key->op == OP_AXIS && key->index == AX_K && d[n->arg[a]] < DEPTH_ELEMENT) return a;
+    }
+    return -1;
+}
+
+static const char *declare_part(Emit *e, Ref i, const Names *names, const char *const *shared, const char *minus) {
     static const char *const type[] = {"", "bool", "int", "float"};
+    Buf text = {0};
+    put(e, &text, i, names, shared, *minus ? P_ADD : 0);
+    const char *name = ag_fmt(e->k->arena, "t%d", i).s;
+    ag_emit_line(e, "const %s %s = %s%s;", type[e->k->nodes.n[i].type], name, text.oom ? "" : text.s, minus);
+    ag_buf_free(&text);
+    return name;
+}
+
+/* The key against a value of the row, as the column in the fragment against their distance. */
+static void share_key_comparisons(Emit *e, Ref r, const Names *names, const char **shared, const int *uses, const Depth *d) {
     const Kernel *k = e->k;
-    int *uses = NEWN(k->arena, int, (size_t)r + 1);
-    count_uses(k, r, uses);
+    for (Ref i = 1; i <= r; i++) {
+        int a = uses[i] ? key_against(k, &k->nodes.n[i], d) : -1;
+        if (a < 0) continue;
+        const Node *n = &k->nodes.n[i];
+        const char *x = declare_part(e, n->arg[a], names, shared, " - k0"), *op = ag_op[n->op].spelling;
+        shared[i] = a == 1 ? ag_fmt(k->arena, "(ni * 8 + e %s %s)", op, x).s : ag_fmt(k->arena, "(%s %s ni * 8 + e)", x, op).s;
+    }
+}
+
+void ag_emit_shared(Emit *e, Ref r, const Names *names, const char **shared, Share what) {
+    const Kernel *k = e->k;
+    const Depth *d = depths(k, r);
+    const int *uses = count_uses(k, r, shared);
+    if (what == SHARE_ROW && d[r] == DEPTH_ELEMENT) {
+        share_key_comparisons(e, r, names, shared, uses, d);
+        uses = count_uses(k, r, shared);
+    }
     for (Ref i = 1; i < r; i++) {
         const Node *n = &k->nodes.n[i];
-        if (uses[i] < 2 || ag_op[n->op].arity == 0) continue;
-        Buf text = {0};
-        put(e, &text, i, names, shared, 0);
-        ag_emit_line(e, "const %s t%d = %s;", type[n->type], i, text.s);
-        ag_buf_free(&text);
-        shared[i] = true;
+        bool row = d[i] == DEPTH_ROW && d[r] == DEPTH_ELEMENT;
+        if (!uses[i] || shared[i] || ag_op[n->op].arity == 0) continue;
+        if (what == SHARE_ROW ? row : uses[i] > 1) shared[i] = declare_part(e, i, names, shared, "");
     }
+}
+
+bool ag_reads_key(const Emit *e, Ref r, const char *const *shared) {
+    const int *uses = count_uses(e->k, r, shared);
+    for (Ref i = 1; i <= r; i++)
+        if (uses[i] && e->k->nodes.n[i].op == OP_AXIS && e->k->nodes.n[i].index == AX_K) return true;
+    return false;
 }

@@ -13,13 +13,22 @@ static bool is_zero(const Emit *e, Ref r) { return ag_node_is_int(&e->k->nodes, 
 /* Uniform expression as text in the arena. */
 static const char *text(const Emit *e, Ref r) {
     Buf b = {0};
-    ag_emit_expr(e, &b, r, NULL);
+    ag_emit_expr(e, &b, r);
     const char *s = ag_str_copy(e->k->arena, (Str){b.s ? b.s : "", (int)b.n}).s;
     ag_buf_free(&b);
     return s;
 }
 static bool is_atom(const Emit *e, Ref r) { return ag_op[e->k->nodes.n[r].op].arity == 0; }
 static const char *atom(const Emit *e, Ref r) { return is_atom(e, r) ? text(e, r) : ag_fmt(e->k->arena, "(%s)", text(e, r)).s; }
+
+/* An expression per row or element. */
+static const char *expr(Emit *e, Ref r, const Names *n, const char *const *shared) {
+    Buf b = {0};
+    ag_emit_expr_with(e, &b, r, n, shared);
+    const char *s = ag_str_copy(e->k->arena, (Str){b.s ? b.s : "", (int)b.n}).s;
+    ag_buf_free(&b);
+    return s;
+}
 
 /* Address of a stage of a shared value. */
 static const char *stage(const Emit *e, int v, Ref index) {
@@ -28,18 +37,20 @@ static const char *stage(const Emit *e, int v, Ref index) {
 }
 
 /* ---- declarations: variables before the instruction that first writes them, in its block; pointers before the first top-level instruction that needs them */
-static void declare(Emit *e, int v) {
+static void declare_as(Emit *e, int v, const char *init) {
     const Val *x = val(e, v);
-    if (v < 0 || e->declared[v] || x->space == SPACE_SHARED || x->space == SPACE_SCALAR) return;
+    if (e->declared[v] || x->space == SPACE_SHARED || x->space == SPACE_SCALAR) return;
     e->declared[v] = true;
     int mt = ag_frag_mt(e->k, x);
     if (x->space == SPACE_ROW)
-        ag_emit_line(e, "float %s[%d][2];", x->name.s, mt);
+        ag_emit_line(e, "float %s[%d][2]%s;", x->name.s, mt, init);
     else if (x->layout == LAYOUT_ACC)
-        ag_emit_line(e, "float %s[%d][%d][4];", x->name.s, mt, x->cols / 8);
+        ag_emit_line(e, "float %s[%d][%d][4]%s;", x->name.s, mt, x->cols / 8, init);
     else
-        ag_emit_line(e, "u32 %s[%d][%d][4];", x->name.s, mt, x->cols / 16);
+        ag_emit_line(e, "u32 %s[%d][%d][4]%s;", x->name.s, mt, x->cols / 16, init);
 }
+static void declare(Emit *e, int v) { declare_as(e, v, ""); }
+
 static void head_pointer(Emit *e, int tensor, Ref batch, Ref head) {
     if (e->head[tensor]) return;
     e->head[tensor] = true;
@@ -59,8 +70,11 @@ static void head_pointers(Emit *e, const Ins *i) {
 /* ---- one function per op */
 static const char *const c_type[] = {"", "bool", "int", "float"};
 
+static bool heads_stage(const char *note) { return note && note[0] == '-'; }
 static void emit_let(Emit *e, const Ins *i) {
-    ag_emit_line(e, "const %s %s = %s;", c_type[val(e, i->dst)->scalar], name(e, i->dst), text(e, i->e[0]));
+    bool behind = i->note && !heads_stage(i->note);
+    ag_emit_line(e, "const %s %s = %s;%s%s", c_type[val(e, i->dst)->scalar], name(e, i->dst), text(e, i->e[0]), behind ? " // " : "",
+                 behind ? i->note : "");
 }
 
 static void emit_loop(Emit *e, const Ins *i) {
@@ -83,9 +97,12 @@ static void emit_if(Emit *e, const Ins *i) {
     ag_emit_line(e, "}");
 }
 
-static void open_rows(Emit *e, const Val *v) { ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++)", ag_frag_mt(e->k, v)); }
-
-static void fill(Emit *e, const Val *v, const char *x) {
+static void emit_fill(Emit *e, const Ins *i) {
+    const Val *v = val(e, i->dst);
+    const char *x = text(e, i->e[0]);
+    bool clear = ag_node_is_float(&e->k->nodes, i->e[0], 0) && !e->declared[i->dst];
+    declare_as(e, i->dst, clear ? " = {}" : "");
+    if (clear) return;
     int mt = ag_frag_mt(e->k, v);
     if (v->space == SPACE_ROW)
         ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) %s[mi][0] = %s[mi][1] = %s;", mt, v->name.s, v->name.s, x);
@@ -95,9 +112,22 @@ static void fill(Emit *e, const Val *v, const char *x) {
             mt, v->cols / 8, v->name.s, x);
 }
 
-static void emit_fill(Emit *e, const Ins *i) {
-    declare(e, i->dst);
-    fill(e, val(e, i->dst), text(e, i->e[0]));
+/* The name of the flag is that of the instruction's place, so that two in one block differ. */
+static void emit_any(Emit *e, const Ins *i) {
+    Names n = {.mi = "mi", .r = "r"};
+    const char **shared = NEWN(e->k->arena, const char *, (size_t)e->k->nodes.len);
+    int mt = (int)e->k->sched->f[F_TILE_M].v / (16 * e->k->role[0].warps);
+    ag_emit_line(e, "bool any%d = false;", i->e[0]);
+    ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", mt);
+    e->indent++;
+    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q)) ag_emit_line(e, "const int q = %s + lane_row + mi * 16 + r * 8;", text(e, i->e[1]));
+    ag_emit_shared(e, i->e[0], &n, shared, SHARE_ELEMENT);
+    ag_emit_line(e, "any%d |= %s;", i->e[0], expr(e, i->e[0], &n, shared));
+    e->indent--;
+    ag_emit_line(e, "}");
+    ag_emit_line(e, "if (__any_sync(~0u, any%d)) {", i->e[0]);
+    ag_emit_block(e, &i->body);
+    ag_emit_line(e, "}");
 }
 
 static void emit_copy(Emit *e, const Ins *i) {
@@ -116,8 +146,10 @@ static void emit_load(Emit *e, const Ins *i) {
 
 static void emit_mma(Emit *e, const Ins *i) {
     const Val *a = val(e, i->a), *b = val(e, i->b);
-    declare(e, i->dst);
-    if (i->zero) fill(e, val(e, i->dst), "0.f");
+    if (i->zero) {
+        Ins clear = {.op = TI_FILL, .dst = i->dst, .e = {ag_node_float((Nodes *)&e->k->nodes, 0)}};
+        emit_fill(e, &clear);
+    }
     bool from_shared = a->space == SPACE_SHARED;
     assert(i->trans || !from_shared);
     ag_emit_line(e, "mma_%s_%s<%s, %d>(%s, %s%s, %s);", from_shared ? "ss" : "rs", i->trans ? "nt" : "nn", e->elem, b->cols, name(e, i->dst),
@@ -125,46 +157,54 @@ static void emit_mma(Emit *e, const Ins *i) {
                  stage(e, i->b, i->e[0]));
 }
 
-/* ---- maps */
-static void positions(Emit *e, const Ins *i, bool q, bool k, const char *r) {
-    if (q) ag_emit_line(e, "const int q = %s + lane_row + mi * 16 + %s * 8;", text(e, i->e[1]), r);
-    if (k) ag_emit_line(e, "const int k = %s + lane_col + ni * 8 + e %% 2;", text(e, i->e[2]));
+/* ---- maps: rows (mi, r) outside, then columns (ni, e); what is the same for a whole row is computed outside */
+/* Prints what body prints, and whether it printed anything. */
+static Buf captured(Emit *e, const Ins *i, const Names *n, const char **shared, void (*body)(Emit *, const Ins *, const Names *, const char **)) {
+    Buf b = {0}, *out = e->out;
+    e->out = &b;
+    body(e, i, n, shared);
+    e->out = out;
+    return b;
 }
-
-static const char *expr(Emit *e, Ref r, const Names *n, const bool *shared) {
-    Buf b = {0};
-    ag_emit_expr_with(e, &b, r, n, shared);
-    const char *s = ag_str_copy(e->k->arena, (Str){b.s ? b.s : "", (int)b.n}).s;
-    ag_buf_free(&b);
-    return s;
+static void row_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
+    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q)) ag_emit_line(e, "const int q = %s + lane_row + mi * 16 + r * 8;", text(e, i->e[1]));
+    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_K)) ag_emit_line(e, "const int k0 = %s + lane_col; // the lane's first key", text(e, i->e[2]));
+    ag_emit_shared(e, i->e[0], n, shared, SHARE_ROW);
 }
-
-static void map_rows(Emit *e, const Ins *i) {
-    const Val *v = val(e, i->dst);
-    Names n = {.mi = "mi", .r = "r"};
-    bool *shared = NEWN(e->k->arena, bool, (size_t)e->k->nodes.len), q = ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q);
-    ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", ag_frag_mt(e->k, v));
+static void element_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
+    if (ag_reads_key(e, i->e[0], shared)) ag_emit_line(e, "const int k = k0 + ni * 8 + e;");
+    ag_emit_shared(e, i->e[0], n, shared, SHARE_ELEMENT);
+}
+/* A loop head, its constants, and what stands in it; braces only around more than one statement. */
+static void open_loop(Emit *e, const char *head, Buf *constants) {
+    ag_emit_line(e, constants->n ? "%s {" : "%s", head);
     e->indent++;
-    positions(e, i, q, false, "r");
-    ag_emit_shared(e, i->e[0], &n, shared);
-    ag_emit_line(e, "%s[mi][r] = %s;", v->name.s, expr(e, i->e[0], &n, shared));
+    ag_putn(e->out, constants->s, constants->n);
+}
+static void close_loop(Emit *e, Buf *constants) {
     e->indent--;
-    ag_emit_line(e, "}");
+    if (constants->n) ag_emit_line(e, "}");
+    e->out->oom |= constants->oom;
+    ag_buf_free(constants);
 }
 
-static void map_acc(Emit *e, const Ins *i) {
+static void emit_map_loops(Emit *e, const Ins *i) {
     const Val *v = val(e, i->dst);
-    Names n = {.mi = "mi", .ni = "ni", .ei = "e", .r = "e / 2"};
-    bool *shared = NEWN(e->k->arena, bool, (size_t)e->k->nodes.len);
-    bool q = ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q), k = ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_K);
-    ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int ni = 0; ni < %d; ni++) UNROLL for (int e = 0; e < 4; e++) {",
-                 ag_frag_mt(e->k, v), v->cols / 8);
+    bool wide = v->space == SPACE_FRAG;
+    Names n = {.mi = "mi", .ni = "ni", .ei = "2 * r + e", .r = "r"};
+    const char **shared = NEWN(e->k->arena, const char *, (size_t)e->k->nodes.len);
+    const char *rows = ag_fmt(e->k->arena, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++)", ag_frag_mt(e->k, v)).s;
+    const char *cols = ag_fmt(e->k->arena, "UNROLL for (int ni = 0; ni < %d; ni++) UNROLL for (int e = 0; e < 2; e++)", v->cols / 8).s;
     e->indent++;
-    positions(e, i, q, k, "(e / 2)");
-    ag_emit_shared(e, i->e[0], &n, shared);
-    ag_emit_line(e, "%s[mi][ni][e] = %s;", v->name.s, expr(e, i->e[0], &n, shared));
-    e->indent--;
-    ag_emit_line(e, "}");
+    Buf row = captured(e, i, &n, shared, row_constants);
+    e->indent += wide;
+    Buf element = wide ? captured(e, i, &n, shared, element_constants) : (Buf){0};
+    e->indent -= 1 + wide;
+    open_loop(e, rows, &row);
+    if (wide) open_loop(e, cols, &element);
+    ag_emit_line(e, wide ? "%s[mi][ni][2 * r + e] = %s;" : "%s[mi][r] = %s;", v->name.s, expr(e, i->e[0], &n, shared));
+    if (wide) close_loop(e, &element);
+    close_loop(e, &row);
 }
 
 /* Into an A operand: register r of k16 step ki holds columns of accumulator tiles 2 ki and 2 ki + 1. */
@@ -179,23 +219,19 @@ static void map_operand(Emit *e, const Ins *i) {
 }
 
 static void emit_map(Emit *e, const Ins *i) {
-    const Val *v = val(e, i->dst);
     declare(e, i->dst);
-    if (v->space == SPACE_ROW)
-        map_rows(e, i);
-    else if (v->layout == LAYOUT_ACC)
-        map_acc(e, i);
-    else
+    if (val(e, i->dst)->layout == LAYOUT_A)
         map_operand(e, i);
+    else
+        emit_map_loops(e, i);
 }
 
 static void emit_reduce(Emit *e, const Ins *i) {
     const Val *a = val(e, i->a), *v = val(e, i->dst);
     bool max = i->reduce == OP_RMAX;
     declare(e, i->dst);
-    open_rows(e, v);
-    ag_emit_line(e, "    UNROLL for (int r = 0; r < 2; r++) {");
-    e->indent += 2;
+    ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", ag_frag_mt(e->k, v));
+    e->indent++;
     if (i->b >= 0)
         ag_emit_line(e, "float x = %s[mi][r];", name(e, i->b));
     else
@@ -206,8 +242,8 @@ static void emit_reduce(Emit *e, const Ins *i) {
     else
         ag_emit_line(e, "UNROLL for (int ni = 0; ni < %d; ni++) x += %s[mi][ni][2 * r] + %s[mi][ni][2 * r + 1];", a->cols / 8, a->name.s, a->name.s);
     ag_emit_line(e, v->partial ? "%s[mi][r] = x;" : max ? "%s[mi][r] = quad_max(x);" : "%s[mi][r] = quad_sum(x);", v->name.s);
-    e->indent -= 2;
-    ag_emit_line(e, "    }");
+    e->indent--;
+    ag_emit_line(e, "}");
 }
 
 static void emit_total(Emit *e, const Ins *i) {
@@ -241,11 +277,12 @@ static void emit_store_row(Emit *e, const Ins *i) {
 }
 
 static void emit_ins(Emit *e, const Ins *i) {
-    if (i->note) ag_emit_line(e, "// %s", i->note);
+    if (i->note && (i->op != TI_LET || heads_stage(i->note))) ag_emit_line(e, "// %s", i->note);
     switch (i->op) {
     case TI_LET: emit_let(e, i); break;
     case TI_LOOP: emit_loop(e, i); break;
     case TI_IF: emit_if(e, i); break;
+    case TI_ANY: emit_any(e, i); break;
     case TI_FILL: emit_fill(e, i); break;
     case TI_COPY: emit_copy(e, i); break;
     case TI_COMMIT: ag_emit_line(e, "cp_async_commit();"); break;

@@ -60,8 +60,7 @@ static void print_operator(Buf *out, const Spec *spec, const Ast *e) {
         ag_put(out, " ** ");
         print(out, spec, e->arg[1], PREC_NEG);
     } else {
-        /* Comparisons chain rather than associate, so neither side may be a bare comparison. */
-        print(out, spec, e->arg[0], op->rule == RULE_CMP ? op->prec + 1 : op->prec);
+        print(out, spec, e->arg[0], op->prec);
         ag_put(out, " %s ", op->spelling);
         print(out, spec, e->arg[1], op->prec + 1);
     }

@@ -84,7 +84,7 @@ typedef struct NvrtcEnv {
  * id: what distinguishes this compiler (real file name, size, a hash of its ends), part of the cache key.
  * log (may be NULL) gets a line per place looked at. */
 attngen_status ag_nvrtc_find(const char *explicit_path, const NvrtcEnv *env, char path[4096], char id[256], char *log, size_t nlog, Err *e);
-/* Options that change the result, without the architecture; ends with NULL. */
+/* Options that change the result, without the architecture; ends with NULL.  An NVRTC too old for one (its id is in the key too) goes without. */
 extern const char *const ag_nvrtc_options[];
 /* 12.3 or newer, else ATTNGEN_E_NO_NVRTC.  ag_nvrtc_close leaves the library itself loaded. */
 attngen_status ag_nvrtc_open(Nvrtc **out, const char *path, Err *e);
@@ -160,7 +160,8 @@ typedef struct BoundArgs {
     double scalar[META_SCALARS];
     uint32_t vec; /* bit per tensor */
 } BoundArgs;
-/* B, Hq, Hkv, Sq, Sk in 0..INT32_MAX, |off| <= 2^30, D and Dv those of m, the group, the grid of every kernel.  For attngen_bind. */
+/* B, Hq, Hkv in 0..INT32_MAX, Sq, Sk in 0..2^29, |off| <= 2^29, off + Sq < 2^30, D and Dv those of m, the group, the grid of every kernel.  For
+ * attngen_bind. */
 attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *sizes, Err *e);
 /* Resolves names, checks what can be checked (missing q k v o, null data, strides of outputs that overlap, scale > 0), decides `vec`.
  * sizes: checked before by ag_sizes_check. */

@@ -10,7 +10,10 @@
 
 #define LL(x) ((long long)(x))
 
-enum { MAX_OFFSET = 1 << 30, PIECE = 16 /* bytes moved at once */ };
+/* Positions and their distances are computed in 32 bits: with these limits every distance q - k is within 2^30, and the compiler relies on that. */
+enum { MAX_LENGTH = 1 << 29, MAX_OFFSET = 1 << 29, MAX_POSITION = 1 << 30 };
+
+enum { PIECE = 16 /* bytes moved at once */ };
 
 /* Letters of the axes behind the sizes, as specs and attngen.h write them. */
 static const char axis_letter[SZ_COUNT] = {
@@ -35,19 +38,21 @@ static attngen_status check_positions(const int64_t *size, Err *e) {
     if (off < -MAX_OFFSET || off > MAX_OFFSET) {
         return ag_err(e, ATTNGEN_E_INVALID_ARG, "off is %lld: must be from -%d to %d", LL(off), MAX_OFFSET, MAX_OFFSET);
     }
-    if (off + size[SZ_SQ] > INT32_MAX) {
-        return ag_err(e, ATTNGEN_E_INVALID_ARG, "off is %lld and Sq is %lld: the last query position must be below %d", LL(off), LL(size[SZ_SQ]),
-                      INT32_MAX);
+    if (off + size[SZ_SQ] >= MAX_POSITION) {
+        return ag_err(e, ATTNGEN_E_INVALID_ARG, "off is %lld and Sq is %lld: their sum must be below %d", LL(off), LL(size[SZ_SQ]), MAX_POSITION);
     }
     return ATTNGEN_OK;
 }
 
 attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *size, Err *e) {
-    static const uint8_t free_sizes[] = {SZ_B, SZ_HQ, SZ_HKV, SZ_SQ, SZ_SK};
-    for (int i = 0; i < LEN(free_sizes); i++) {
-        int64_t x = size[free_sizes[i]];
-        if (x >= 0 && x <= INT32_MAX) continue;
-        return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %lld: must be from 0 to %d", ag_size_name[free_sizes[i]], LL(x), INT32_MAX);
+    static const struct {
+        uint8_t size;
+        int max;
+    } row[] = {{SZ_B, INT32_MAX}, {SZ_HQ, INT32_MAX}, {SZ_HKV, INT32_MAX}, {SZ_SQ, MAX_LENGTH}, {SZ_SK, MAX_LENGTH}};
+    for (int i = 0; i < LEN(row); i++) {
+        int64_t x = size[row[i].size];
+        if (x >= 0 && x <= row[i].max) continue;
+        return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %lld: must be from 0 to %d", ag_size_name[row[i].size], LL(x), row[i].max);
     }
     if (size[SZ_D] != m->D || size[SZ_DV] != m->Dv) {
         return ag_err(e, ATTNGEN_E_INVALID_ARG, "D is %lld and Dv is %lld: %s is compiled for %d and %d", LL(size[SZ_D]), LL(size[SZ_DV]), m->spec,

@@ -6,6 +6,8 @@
 
 /* Axes along which a kernel computes many values per row: what varies with none of them is worth computing apart. */
 #define AXES_INNER (1 << AX_K | 1 << AX_D)
+/* Axes of a row of queries. */
+#define AXES_ROW (1 << AX_B | 1 << AX_H | 1 << AX_Q)
 
 /* Whether r, a float, is a finite number > 0 whatever the inputs.  p: a pool over spec's parameters. */
 bool ag_positive(const Spec *spec, const Nodes *p, Ref r);

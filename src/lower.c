@@ -64,7 +64,7 @@ static Ref load(const Lower *l, int tensor) {
 }
 
 static Ref reduce(const Lower *l, Op o, Axis axis, Ref body, Span at) {
-    return ag_node_intern(l->p, (Node){.op = o, .arg = {body}, .index = axis, .span = at});
+    return ag_node_intern(l->p, (Node){.op = o, .arg = {body}, .index = (int)axis, .span = at});
 }
 
 static Ref lower_score(Lower *l) {

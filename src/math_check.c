@@ -1,5 +1,6 @@
 /* math_check.c: what must hold of a Math IR between passes.  Every message starts with where: "math node 12 (add)", "math output o", "math carry den". */
 #include "compile.h"
+#include "law.h"
 
 #include <math.h>
 
@@ -91,7 +92,7 @@ static void check_axes(const Check *c, Ref r) {
     for (int i = 0; i < 3; i++) axes |= c->p->n[n->arg[i]].axes;
     for (int i = 0; i < n->nsub; i++) axes |= c->p->n[n->sub[i]].axes;
     if (n->op == OP_AXIS) axes |= (uint8_t)(1 << (n->index == AX_G ? AX_H : n->index));
-    if (n->op == OP_RSUM || n->op == OP_RMAX) axes &= (uint8_t)~(1 << n->index);
+    if (n->op == OP_RSUM || n->op == OP_RMAX) axes &= (uint8_t) ~(1 << n->index);
     if (axes != n->axes) ag_internal(c->m->d, "math node %d (%s): axes are 0x%02x, its operands make 0x%02x", NODE(c, r), n->axes, axes);
 }
 
@@ -99,7 +100,8 @@ static void check_reduction(const Check *c, Ref r) {
     const Node *n = &c->p->n[r];
     if (n->op != OP_RSUM && n->op != OP_RMAX) return;
     if (n->index != AX_K && n->index != AX_D)
-        ag_internal(c->m->d, "math node %d (%s): reduces over %s", NODE(c, r), n->index >= 0 && n->index < AX_COUNT ? ag_axis_name[n->index] : "no axis");
+        ag_internal(c->m->d, "math node %d (%s): reduces over %s", NODE(c, r),
+                    n->index >= 0 && n->index < AX_COUNT ? ag_axis_name[n->index] : "no axis");
     else if (n->index == AX_D && !varies(c, n->arg[0], AX_D)) /* over k, equal weights for all keys are fine */
         ag_internal(c->m->d, "math node %d (%s): its body does not vary with d", NODE(c, r));
 }
@@ -177,7 +179,8 @@ static void check_carry(const Check *c, const Stream *s, int i) {
         return;
     }
     if (x->init != (x->combine == OP_RMAX ? -INFINITY : 0)) ag_internal(c->m->d, "math %s: does not start at the identity of its combination", what);
-    if (x->axes != (c->p->n[x->body].axes & ~(1 << s->axis))) ag_internal(c->m->d, "math %s: its axes are not those of its body without the stream's", what);
+    if (x->axes != ((c->p->n[x->body].axes & ~(1 << s->axis)) | AXES_ROW))
+        ag_internal(c->m->d, "math %s: its axes are not those of a row and of its body without the stream's", what);
     check_streamed(c, x->body, what, ", body", i, false);
     if (x->reference >= i || (x->reference >= 0) != (x->factor != 0)) ag_internal(c->m->d, "math %s: reference and factor do not go together", what);
     if (!x->factor) return;

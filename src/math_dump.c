@@ -7,19 +7,19 @@
 typedef struct Dump {
     Buf *out;
     const Math *m;
-    uint8_t *uses;       /* per node: 0, 1, 2 = more */
-    bool *apart;         /* per node: computed less often than a user of it */
-    bool *stepwise;      /* per node: reads a carried value */
-    const char **name;   /* per node, once its line is printed */
-    Ref top;             /* being defined: printed in full */
-    bool in_step;        /* carries have an old and a new value */
-    int count[128];      /* values named so far, by letter */
+    uint8_t *uses;     /* per node: 0, 1, 2 = more */
+    bool *apart;       /* per node: computed less often than a user of it */
+    bool *stepwise;    /* per node: reads a carried value */
+    const char **name; /* per node, once its line is printed */
+    Ref top;           /* being defined: printed in full */
+    bool in_step;      /* carries have an old and a new value */
+    int count[128];    /* values named so far, by letter */
 } Dump;
 
 /* ---- how often a value is computed */
 
 static const struct {
-    uint8_t all;       /* varies with all of these; the first row that fits */
+    uint8_t all; /* varies with all of these; the first row that fits */
     const char *often;
     char letter;
 } level[] = {

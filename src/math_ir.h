@@ -27,7 +27,7 @@ typedef struct Carry {
     Ref factor;    /* what `old` is multiplied by when its reference moves; 0: nothing */
     int reference; /* carry whose value the body is relative to; -1: none */
     double init;   /* identity of combine */
-    uint8_t axes;  /* of the carried value */
+    uint8_t axes;  /* of the carried value: b, h, q, and what else its body varies with but k */
     Str law;       /* which laws gave the factor, for the dump */
 } Carry;
 

@@ -35,7 +35,9 @@ struct Nvrtc {
     int major, minor;
 };
 
-const char *const ag_nvrtc_options[] = {"--std=c++17", "--ptxas-options=-v", NULL};
+/* Measured with NVRTC 13.0: without it the big kernels spill 12 to 130 bytes per thread, and compiling takes a third longer. */
+#define FAST_COMPILE "--Ofast-compile=min"
+const char *const ag_nvrtc_options[] = {"--std=c++17", "--ptxas-options=-v", FAST_COMPILE, NULL};
 
 /* NVRTC opens its builtins by bare name, which the loader finds only in its own path: have them loaded from NVRTC's folder before. */
 static void preload_builtins(const char *path, int major, int minor) {
@@ -152,13 +154,16 @@ typedef struct Options {
     char arch[OPTION_BYTES];
 } Options;
 
-/* A cold compile is to be cold: NVRTC's own cache (12.9 and newer) is off. */
+/* NVRTC 12.9 is the first with FAST_COMPILE (older ones refuse it) and the first with a cache of its own, which is off: a cold
+ * compile is to be cold. */
 static void make_options(Options *o, const Nvrtc *n, const char *arch, bool ptx) {
     snprintf(o->arch, sizeof o->arch, "--gpu-architecture=%s%s", ptx ? "compute_" : "sm_", arch + 3);
     o->n = 0;
     o->item[o->n++] = o->arch;
-    for (const char *const *p = ag_nvrtc_options; *p; p++) o->item[o->n++] = *p;
-    if (n->major * 100 + n->minor >= 1209) o->item[o->n++] = "--no-cache";
+    bool recent = n->major * 100 + n->minor >= 1209;
+    for (const char *const *p = ag_nvrtc_options; *p; p++)
+        if (recent || strcmp(*p, FAST_COMPILE)) o->item[o->n++] = *p;
+    if (recent) o->item[o->n++] = "--no-cache";
 }
 
 static attngen_status compile_error(const Nvrtc *n, int result, const Options *o, const char *log, Err *e) {

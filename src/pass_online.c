@@ -32,9 +32,8 @@ typedef struct Online {
     Nodes *p;
     const Ref *reduction; /* the reductions over k, operands first */
     int n;
-    bool old;             /* what `valued` takes: carries before or after the step */
-    Moved *moved;         /* per node, of the body in hand */
-    bool *known;
+    bool old;     /* what `valued` takes: carries before or after the step */
+    Moved *moved; /* per node, of the body in hand */
     Str *law;
     int reference;
 } Online;
@@ -50,9 +49,12 @@ static int carry_of(const Online *o, Ref r) {
 
 /* ---- values of references */
 
+/* A kernel carries a value per row, even where it happens to be the same for all rows. */
+static uint8_t carry_axes(const Online *o, int carry) { return o->p->n[o->reduction[carry]].axes | AXES_ROW; }
+
 static Ref carry_node(Online *o, int carry, bool old) {
-    const Node *n = &o->p->n[o->reduction[carry]];
-    return ag_node_intern(o->p, (Node){.op = OP_CARRY, .type = n->type, .index = carry, .old = old, .axes = n->axes, .span = n->span});
+    const Node n = o->p->n[o->reduction[carry]];
+    return ag_node_intern(o->p, (Node){.op = OP_CARRY, .type = n.type, .index = carry, .old = old, .axes = carry_axes(o, carry), .span = n.span});
 }
 
 static Ref swap_carry(void *payload, Ref r) {
@@ -96,7 +98,9 @@ static Ref by_reference(Online *o, const Node *n, const Moved *a) {
 }
 static Ref keep_left(Online *o, const Node *n, const Moved *a) { return (void)o, (void)n, a[0].by; }
 static Ref keep_right(Online *o, const Node *n, const Moved *a) { return (void)o, (void)n, a[1].by; }
-static Ref keep_second(Online *o, const Node *n, const Moved *a) { return (void)o, a[1].by == a[2].by || ag_node_is_float(o->p, n->arg[2], 0) ? a[1].by : 0; }
+static Ref keep_second(Online *o, const Node *n, const Moved *a) {
+    return (void)o, a[1].by == a[2].by || ag_node_is_float(o->p, n->arg[2], 0) ? a[1].by : 0;
+}
 static Ref opposite_left(Online *o, const Node *n, const Moved *a) { return (void)n, minus_one(o, a[0].by); }
 static Ref opposite_right(Online *o, const Node *n, const Moved *a) { return (void)n, minus_one(o, a[1].by); }
 static Ref combined(Online *o, const Node *n, const Moved *a) { return op2(o, n->op, a[0].by, a[1].by); }
@@ -117,13 +121,13 @@ static const struct {
     {OP_SUB, {R, N}, C_SHIFT, by_reference, "m - x is shifted"},
     {OP_ADD, {N, R}, C_SHIFT, by_reference, "x + m is shifted"},
     {OP_ADD, {R, N}, C_SHIFT, by_reference, "m + x is shifted"},
-    {OP_ADD, {S, N}, C_SHIFT, keep_left, NULL},            /* (x + d) + y = (x + y) + d */
+    {OP_ADD, {S, N}, C_SHIFT, keep_left, NULL}, /* (x + d) + y = (x + y) + d */
     {OP_ADD, {N, S}, C_SHIFT, keep_right, NULL},
     {OP_ADD, {S, S}, C_SHIFT, combined, NULL},
     {OP_SUB, {S, N}, C_SHIFT, keep_left, NULL},
     {OP_SUB, {N, S}, C_SHIFT, opposite_right, NULL},
     {OP_SUB, {S, S}, C_SHIFT, combined, NULL},
-    {OP_NEG, {S}, C_SHIFT, opposite_left, NULL},           /* -(x + d) = -x - d */
+    {OP_NEG, {S}, C_SHIFT, opposite_left, NULL}, /* -(x + d) = -x - d */
     {OP_MUL, {S, N}, C_SHIFT, scaled_left, NULL},
     {OP_MUL, {N, S}, C_SHIFT, scaled_right, NULL},
     {OP_DIV, {S, N}, C_SHIFT, scaled_left, NULL},
@@ -163,21 +167,19 @@ static Moved by_law(Online *o, Ref r, const Moved *a) {
 static Moved move_of(Online *o, Ref r) {
     const Node *n = &o->p->n[r];
     Moved a[3] = {{0}};
-    bool moves = false, references = true;
+    bool moves = false, alike = !per_key(o, r);
     if (carry_of(o, r) >= 0) return (Moved){C_REF, 0, 0};
     for (int i = 0; i < ag_op[n->op].arity; i++) {
         a[i] = o->moved[n->arg[i]];
         if (a[i].change == C_LOST) return a[i];
         moves |= a[i].change != C_NONE;
-        references &= a[i].change == C_REF || (a[i].change == C_NONE && ag_op[o->p->n[n->arg[i]].op].arity == 0 && !per_key(o, n->arg[i]));
+        alike &= a[i].change <= C_REF;
     }
     if (!moves) return (Moved){C_NONE, 0, 0};
     if (n->op == OP_RSUM || n->op == OP_RMAX) return lost(r); /* over another axis, of something that moves */
     Moved found = by_law(o, r, a);
     if (found.change != C_LOST) return found;
-    bool alike = !per_key(o, r);
-    for (int i = 0; i < ag_op[n->op].arity; i++) alike &= a[i].change <= C_REF;
-    return alike || references ? (Moved){C_REF, 0, 0} : found;
+    return alike ? (Moved){C_REF, 0, 0} : found;
 }
 
 /* How `body` moves with the references it reads. */
@@ -252,7 +254,12 @@ static Carry derive(Online *o, int carry) {
     Str law = STR("");
     o->law = &law;
     o->reference = -1;
-    Carry c = {.name = name_of(o, carry), .combine = n.op, .reduce = r, .reference = -1, .init = n.op == OP_RMAX ? -INFINITY : 0, .axes = n.axes};
+    Carry c = {.name = name_of(o, carry),
+               .combine = n.op,
+               .reduce = r,
+               .reference = -1,
+               .init = n.op == OP_RMAX ? -INFINITY : 0,
+               .axes = carry_axes(o, carry)};
     Moved moved = analyse(o, n.arg[0]);
     if (moved.change == C_FACTOR && n.op == OP_RSUM) {
         c.factor = moved.by;

@@ -30,7 +30,7 @@ static int lay_out(Kernel *k) {
     for (int i = 0; i < k->nval; i++) {
         Val *v = &k->val[i];
         if (v->space != SPACE_SHARED) continue;
-        v->swizzle = field(k, F_SWIZZLE) == 0 ? swizzle_bits(v->cols) : 0;
+        v->swizzle = swizzle_bits(v->cols);
         v->bytes = shared_bytes(v);
         v->offset = v->over >= 0 ? 0 : top;
         if (v->over < 0) top += v->bytes * v->stages;

@@ -16,7 +16,7 @@
 
 typedef struct Factor {
     Ref node;
-    bool below;    /* divides */
+    bool below; /* divides */
     bool positive;
 } Factor;
 
@@ -32,10 +32,10 @@ typedef struct Term {
 
 typedef struct Simplify {
     const Spec *spec;
-    Nodes *p;    /* the new pool */
-    Term *term;  /* per old node that is a float */
-    Ref *built;  /* per old node: the new one, 0 before it is wanted */
-    int budget;  /* nodes that an absorption may still look at */
+    Nodes *p;   /* the new pool */
+    Term *term; /* per old node that is a float */
+    Ref *built; /* per old node: the new one, 0 before it is wanted */
+    int budget; /* nodes that an absorption may still look at */
 } Simplify;
 
 static Ref fold(Simplify *s, Op op, Ref a, Ref b, Span at) { return ag_fold_node(s->p, (Node){.op = op, .arg = {a, b}, .span = at}); }
@@ -56,7 +56,8 @@ static Ref build_factors(Simplify *s, const Term *t) {
             if (t->f[i].positive == (pass == 0)) *side = *side ? times(s, *side, t->f[i].node) : t->f[i].node;
         }
     Ref c = ag_node_float(s->p, t->c);
-    if (below) return above && t->c != 1 ? times(s, fold(s, OP_DIV, above, below, (Span){0}), c) : fold(s, OP_DIV, above ? above : c, below, (Span){0});
+    if (below)
+        return above && t->c != 1 ? times(s, fold(s, OP_DIV, above, below, (Span){0}), c) : fold(s, OP_DIV, above ? above : c, below, (Span){0});
     return above ? times(s, above, c) : c;
 }
 
@@ -222,7 +223,8 @@ static Term choose(Simplify *s, const Node *n) {
     const Term *a = &s->term[n->arg[1]];
     Ref other = operand(s, n->arg[2]);
     if (!ag_node_is_neg_inf(s->p, other) && !ag_node_is_float(s->p, other, 0)) return opaque(s, n);
-    Term p = positives(a), r = term_of(s, ag_fold_node(s->p, (Node){.op = OP_SELECT, .arg = {operand(s, n->arg[0]), rest(s, a), other}, .span = n->span}));
+    Term p = positives(a),
+         r = term_of(s, ag_fold_node(s->p, (Node){.op = OP_SELECT, .arg = {operand(s, n->arg[0]), rest(s, a), other}, .span = n->span}));
     return product(s, p, &r, false);
 }
 
@@ -274,9 +276,10 @@ static Term logarithm(Simplify *s, const Node *n) {
 }
 
 static Term (*const rule[OP_COUNT])(Simplify *s, const Node *n) = {
-    [OP_MUL] = multiply,       [OP_DIV] = multiply,      [OP_ADD] = add,         [OP_SUB] = add,         [OP_NEG] = homogeneous,
-    [OP_RELU] = homogeneous,   [OP_ABS] = homogeneous,   [OP_RMAX] = homogeneous, [OP_FINITE] = homogeneous, [OP_RSUM] = sum_over,
-    [OP_SELECT] = choose,      [OP_EXP] = exponential,   [OP_EXP2] = exponential, [OP_LOG] = logarithm,
+    [OP_MUL] = multiply,       [OP_DIV] = multiply,     [OP_ADD] = add,         [OP_SUB] = add,
+    [OP_NEG] = homogeneous,    [OP_RELU] = homogeneous, [OP_ABS] = homogeneous, [OP_RMAX] = homogeneous,
+    [OP_FINITE] = homogeneous, [OP_RSUM] = sum_over,    [OP_SELECT] = choose,   [OP_EXP] = exponential,
+    [OP_EXP2] = exponential,   [OP_LOG] = logarithm,
 };
 
 void ag_pass_simplify(Fn *fn) {

@@ -30,9 +30,7 @@ static Ref let_before(Split *s, const char *name, Ref e, const char *note) {
 /* ---- the guard replaced by true */
 static Ref guard_is_true(void *payload, Ref r) {
     Kernel *k = payload;
-    const Node *g = &k->nodes.n[k->guard];
-    bool part = g->op == OP_AND && (r == g->arg[0] || r == g->arg[1]);
-    return r == k->guard || part ? ag_node_bool(&k->nodes, true) : 0;
+    return r == k->guard ? ag_node_bool(&k->nodes, true) : 0;
 }
 static Ref unguarded(Kernel *k, Ref e) { return ag_node_rebuild(&k->nodes, &k->nodes, e, guard_is_true, k); }
 

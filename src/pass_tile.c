@@ -32,6 +32,8 @@ typedef struct Tiler {
     int nonce, nrow; /* counters for names */
 } Tiler;
 
+enum { LAZY_LOG2 = 8 };
+
 static int round_up(int x, int to) { return (x + to - 1) / to * to; }
 static int64_t field(const Kernel *k, FieldId f) { return k->sched->f[f].v; }
 
@@ -202,7 +204,54 @@ static bool zero_where_hidden(const Tiler *t, Ref r) {
     default: return false;
     }
 }
-static Ref key_in_range(Tiler *t) { return op2(t, OP_LT, ag_node_leaf(&t->k->nodes, OP_AXIS, T_INT, AX_K, (Span){0}), size(t, SZ_SK)); }
+
+/* Keys that a row sees, if that is an interval: lo <= k < hi; 0: unbounded. */
+typedef struct Interval {
+    Ref lo, hi;
+} Interval;
+static bool is_key(const Tiler *t, Ref r) { return t->k->nodes.n[r].op == OP_AXIS && t->k->nodes.n[r].index == AX_K; }
+static bool has_key(const Tiler *t, Ref r) { return ag_expr_uses(t->k, r, OP_AXIS, AX_K); }
+static void tighten(Tiler *t, Ref *bound, Op op, Ref x) { *bound = *bound ? op2(t, op, *bound, x) : x; }
+/* Adds `k op x`, op one of < <= > >=. */
+static void bound_key(Tiler *t, Interval *i, Op op, Ref x) {
+    Ref next = op == OP_LE || op == OP_GT ? op2(t, OP_ADD, x, num(t, 1)) : x;
+    if (op == OP_LT || op == OP_LE)
+        tighten(t, &i->hi, OP_MIN, next);
+    else
+        tighten(t, &i->lo, OP_MAX, next);
+}
+/* Takes comparison `cond` into the interval: k op x, x op k, x - k op y; false if it is none of these. */
+static bool take_comparison(Tiler *t, Interval *i, const Node *n) {
+    static const Op mirror[OP_COUNT] = {[OP_LT] = OP_GT, [OP_LE] = OP_GE, [OP_GT] = OP_LT, [OP_GE] = OP_LE};
+    if (!mirror[n->op]) return false;
+    Ref a = n->arg[0], b = n->arg[1];
+    if (is_key(t, a) && !has_key(t, b)) return bound_key(t, i, n->op, b), true;
+    if (is_key(t, b) && !has_key(t, a)) return bound_key(t, i, mirror[n->op], a), true;
+    const Node *d = &t->k->nodes.n[a];
+    if (d->op != OP_SUB || !is_key(t, d->arg[1]) || has_key(t, d->arg[0]) || has_key(t, b)) return false;
+    /* x - k < y: k > x - y.  Distances are below 2^30 (launch.c), so y may be cut to that; then x - y - k stays in 32 bits. */
+    Ref far = num(t, 1 << 30), y = op2(t, OP_MIN, op2(t, OP_MAX, b, num(t, -(1 << 30))), far);
+    return bound_key(t, i, mirror[n->op], op2(t, OP_SUB, d->arg[0], y)), true;
+}
+/* Splits a conjunction into its interval and the rest (0: nothing is left). */
+static Ref take_conjunction(Tiler *t, Interval *i, Ref cond) {
+    const Node n = t->k->nodes.n[cond];
+    if (n.op == OP_AND) {
+        Ref a = take_conjunction(t, i, n.arg[0]), b = take_conjunction(t, i, n.arg[1]);
+        return a && b ? op2(t, OP_AND, a, b) : a ? a : b;
+    }
+    return take_comparison(t, i, &n) ? 0 : cond;
+}
+/* The mask and the end of the keys, with as few comparisons per element as there can be. */
+static Ref make_guard(Tiler *t) {
+    Ref key = ag_node_leaf(&t->k->nodes, OP_AXIS, T_INT, AX_K, (Span){0}), rest = 0, guard = 0;
+    Interval seen = {0};
+    if (t->m->range.mask) rest = take_conjunction(t, &seen, rebuild(t, t->m->range.mask, LEVEL_ELEM));
+    bound_key(t, &seen, OP_LT, size(t, SZ_SK));
+    guard = op2(t, OP_LT, key, seen.hi);
+    if (seen.lo) guard = op2(t, OP_AND, op2(t, OP_GE, key, seen.lo), guard);
+    return rest ? op2(t, OP_AND, rest, guard) : guard;
+}
 
 /* body of a carry as kernel expression, with hidden keys at the identity of its reduction */
 static Ref guarded(Tiler *t, const Carry *c, Ref body) {
@@ -296,23 +345,55 @@ static Ref weighted(const Tiler *t, Ref body, int *tensor) {
 }
 
 /* ---- prologue: which tile this block computes */
-static void decode_block(Tiler *t) {
-    Kernel *k = t->k;
-    Ref bm = num(t, field(k, F_TILE_M));
-    Ref tiles_m = op2(t, OP_CEILDIV, size(t, SZ_SQ), bm);
-    k->blocks = op2(t, OP_MUL, op2(t, OP_MUL, tiles_m, size(t, SZ_HQ)), size(t, SZ_B));
-    int tiles = let(t, t->pre, "tiles_m", tiles_m, "---- the tile of this block");
-    Ref rest = ag_node_leaf(&k->nodes, OP_BLOCK, T_INT, 0, (Span){0}), place[AX_COUNT] = {0}, extent[AX_COUNT] = {0};
-    extent[AX_Q] = val(t, tiles);
+
+/* Coordinates of the block, fastest first as grid.order says. */
+static void decode_nested(Tiler *t, Ref tiles, Ref place[AX_COUNT]) {
+    Ref rest = ag_node_leaf(&t->k->nodes, OP_BLOCK, T_INT, 0, (Span){0}), extent[AX_COUNT] = {0};
+    extent[AX_Q] = tiles;
     extent[AX_H] = size(t, SZ_HQ);
     extent[AX_B] = size(t, SZ_B);
     for (int i = 0; i < 3; i++) {
-        Axis x = (Axis)k->sched->order[i];
+        Axis x = (Axis)t->k->sched->order[i];
         place[x] = i < 2 ? op2(t, OP_MOD, rest, extent[x]) : rest;
         rest = op2(t, OP_FLOORDIV, rest, extent[x]);
     }
+}
+
+/* Heads in groups whose K and V fit in grid.group_mb, at most 64 KV heads; in a group tile after tile, each for all heads. */
+static void decode_grouped(Tiler *t, Ref tiles, Ref place[AX_COUNT]) {
+    const Spec *spec = t->m->spec;
+    int row_bytes = (spec->D + spec->Dv) * ag_dtype_bytes(spec->dtype);
+    int rows = (int)((field(t->k, F_GROUP_MB) << 20) / row_bytes);
+    Ref one = num(t, 1), all = op2(t, OP_MUL, size(t, SZ_B), size(t, SZ_HQ)), block = ag_node_leaf(&t->k->nodes, OP_BLOCK, T_INT, 0, (Span){0});
+    Ref kv = op2(t, OP_MIN, op2(t, OP_MAX, op2(t, OP_FLOORDIV, num(t, rows), op2(t, OP_MAX, size(t, SZ_SK), one)), one), num(t, 64));
+    Ref share = op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV));
+    int group = let(t, t->pre, "group", op2(t, OP_MIN, op2(t, OP_MUL, kv, share), all), "heads walked together: their K and V stay in L2");
+    Ref per_group = op2(t, OP_MUL, val(t, group), tiles);
+    int first = let(t, t->pre, "first", op2(t, OP_MUL, op2(t, OP_FLOORDIV, block, per_group), val(t, group)), NULL);
+    int rest = let(t, t->pre, "rest", op2(t, OP_MOD, block, per_group), NULL);
+    int heads = let(t, t->pre, "heads", op2(t, OP_MIN, val(t, group), op2(t, OP_SUB, all, val(t, first))), "the last group may be smaller");
+    t->k->val[heads].nonneg = true; /* first < B * Hq */
+    Ref head = op2(t, OP_ADD, val(t, first), op2(t, OP_MOD, val(t, rest), val(t, heads)));
+    Axis inner = (Axis)t->k->sched->order[1], outer = (Axis)t->k->sched->order[2];
+    Ref extent = size(t, inner == AX_H ? SZ_HQ : SZ_B);
+    place[AX_Q] = op2(t, OP_FLOORDIV, val(t, rest), val(t, heads));
+    place[inner] = op2(t, OP_MOD, head, extent);
+    place[outer] = op2(t, OP_FLOORDIV, head, extent);
+}
+
+static void decode_block(Tiler *t) {
+    Kernel *k = t->k;
+    Ref bm = num(t, field(k, F_TILE_M)), place[AX_COUNT] = {0};
+    Ref tiles_m = op2(t, OP_CEILDIV, size(t, SZ_SQ), bm);
+    k->blocks = op2(t, OP_MUL, op2(t, OP_MUL, tiles_m, size(t, SZ_HQ)), size(t, SZ_B));
+    int tiles = let(t, t->pre, "tiles_m", tiles_m, "---- the tile of this block");
+    if (field(k, F_GROUP_MB) > 0)
+        decode_grouped(t, val(t, tiles), place);
+    else
+        decode_nested(t, val(t, tiles), place);
     if (field(k, F_LONGEST)) place[AX_Q] = op2(t, OP_SUB, op2(t, OP_SUB, val(t, tiles), num(t, 1)), place[AX_Q]);
     int m = let(t, t->pre, "m", place[AX_Q], field(k, F_LONGEST) ? "last query tiles, with the most keys, first" : NULL);
+    k->val[m].nonneg = true;
     t->h = let(t, t->pre, "h", place[AX_H], NULL);
     t->b = let(t, t->pre, "b", place[AX_B], NULL);
     t->g = let(t, t->pre, "g", op2(t, OP_FLOORDIV, val(t, t->h), op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV))), "kv head");
@@ -386,6 +467,58 @@ static void step_rescale(Tiler *t, int index) {
     set_positions(t, i);
 }
 
+/* The new maxima become those that the sums are relative to. */
+static void step_move_maxima(Tiler *t) {
+    for (int i = 0; i < t->s->ncarry; i++) {
+        if (t->fresh[i] == t->kept[i]) continue;
+        Ins *x = add(t, t->step, TI_MAP, t->kept[i], NULL);
+        x->e[0] = val(t, t->fresh[i]);
+        set_positions(t, x);
+    }
+}
+
+static void drop_rows(Tiler *t) { /* what is held in rows is not known any more */
+    for (int i = 0; i < t->m->nodes.len; i++)
+        if (t->held[i] >= 0 && t->k->val[t->held[i]].space == SPACE_ROW) t->held[i] = -1;
+}
+
+/* numerics.rescale lazy: does a factor fall below 2^-8 under the new maxima?  0 if some factor is no power of two. */
+static Ref maxima_grew(Tiler *t) {
+    Ref any = 0;
+    for (int i = 0; i < t->s->ncarry; i++) {
+        Ref f = t->s->carry[i].factor;
+        if (!f) continue;
+        const Node *n = &t->m->nodes.n[f];
+        if (n->op != OP_EXP2) return 0;
+        Ref grew = op2(t, OP_LT, rebuild(t, n->arg[0], LEVEL_ROW), ag_node_float(&t->k->nodes, -LAZY_LOG2));
+        any = any && any != grew ? op2(t, OP_OR, any, grew) : grew;
+    }
+    return any;
+}
+
+/* The old maxima stay the reference until a row of the warp has outgrown its own by 2^LAZY_LOG2; weights are below that then, and sums stay finite.  Saves the
+ * multiplication of the output fragment in nearly every step.  (The idea is FlashAttention-4's conditional rescaling.) */
+static bool step_lazy(Tiler *t) {
+    Ref grew = field(t->k, F_RESCALE) == 1 ? maxima_grew(t) : 0;
+    if (!grew) return false;
+    Ins *any = add(t, t->step, TI_ANY, -1, "---- where a maximum has outgrown its reference by 2^8, the reference moves");
+    any->e[0] = grew;
+    any->e[1] = val(t, t->q0);
+    Block *step = t->step;
+    t->step = t->here = &any->body;
+    for (int i = 0; i < t->s->ncarry; i++) step_rescale(t, i);
+    step_move_maxima(t);
+    t->step = t->here = step;
+    drop_rows(t);
+    for (int i = 0; i < t->s->ncarry; i++) t->fresh[i] = t->kept[i];
+    return true;
+}
+
+static void step_eager(Tiler *t) {
+    for (int i = 0; i < t->ntodo; i++) rebuild(t, t->todo[i], LEVEL_ELEM); /* for what it computes per row, which the factors can share */
+    for (int i = 0; i < t->s->ncarry; i++) step_rescale(t, i);
+}
+
 static void step_sum(Tiler *t, int index) {
     const Carry *c = &t->s->carry[index];
     int tensor = -1;
@@ -425,16 +558,10 @@ static void build_step(Tiler *t) {
     for (int i = 0; i < t->ntodo; i++) contract_scores(t, t->todo[i], seen);
     for (int i = 0; i < s->ncarry; i++)
         if (s->carry[i].combine == OP_RMAX) step_max(t, i);
-    for (int i = 0; i < t->ntodo; i++) rebuild(t, t->todo[i], LEVEL_ELEM); /* for what it computes per row, which the factors can share */
-    for (int i = 0; i < s->ncarry; i++) step_rescale(t, i);
+    if (!step_lazy(t)) step_eager(t);
     for (int i = 0; i < s->ncarry; i++)
         if (s->carry[i].combine == OP_RSUM) step_sum(t, i);
-    for (int i = 0; i < s->ncarry; i++)
-        if (t->fresh[i] != t->kept[i]) {
-            Ins *x = add(t, t->step, TI_MAP, t->kept[i], NULL);
-            x->e[0] = val(t, t->fresh[i]);
-            set_positions(t, x);
-        }
+    step_move_maxima(t);
 }
 
 /* ---- outputs */
@@ -496,7 +623,7 @@ void ag_pass_tile(Fn *fn) {
     k->role[0] = (Role){.name = "all", .warps = (int)field(k, F_WARPS)};
     k->threads = 32 * k->role[0].warps;
     k->per_sm = (int)field(k, F_PER_SM);
-    k->numerics = ag_fmt(fn->d->arena, "f32acc-ex2-n%d", (int)field(k, F_TILE_N));
+    k->numerics = ag_fmt(fn->d->arena, "f32acc-ex2-n%d%s", (int)field(k, F_TILE_N), field(k, F_RESCALE) == 1 ? "-lazy8" : "");
     Ins *loop = ag_ins(k, TI_LOOP, -1);
     Block post = {0};
     Tiler t = {.d = fn->d, .k = k, .m = m, .s = &m->stream[0], .pre = &k->role[0].body, .step = &loop->body, .post = &post, .j = -1};
@@ -516,8 +643,7 @@ void ag_pass_tile(Fn *fn) {
     loop->n = down ? -1 : 1;
     loop->e[0] = down ? k->hi : k->lo;
     loop->e[1] = down ? k->lo : k->hi;
-    k->guard = key_in_range(&t);
-    if (m->range.mask) k->guard = op2(&t, OP_AND, rebuild(&t, m->range.mask, LEVEL_ELEM), k->guard);
+    k->guard = make_guard(&t);
     build_step(&t);
     ag_block_append(t.pre, loop);
     build_outputs(&t);

@@ -67,6 +67,19 @@ static void close_tile(const Closing *c) {
     decide(fn, n, ag_fmt(c->d->arena, "128 keys for head dims to 64, else 64, halved until they fit: %s", sum).s);
 }
 
+/* The K and V of the heads walked together take this much of an L2 (40 MB on sm_80, 50 MB on sm_90). */
+enum { GROUP_MB = 32 };
+
+static void close_group(const Closing *c) {
+    Field *f = &c->s->f[F_GROUP_MB];
+    if (!value(c, F_LONGEST))
+        decide(f, 0, "grid.longest_first is false, so one head after the other");
+    else if (c->s->order[0] != AX_Q)
+        decide(f, 0, "grid.order does not begin with m, so heads are not walked tile by tile");
+    else
+        decide(f, GROUP_MB, "tiles differ in length, so heads are walked together; 32 MB of K and V stay in L2");
+}
+
 static void close_fields(const Closing *c) {
     Field *f = c->s->f;
     for (int i = 0; i < F_COUNT; i++) /* first those without a rule: others depend on them */
@@ -75,6 +88,7 @@ static void close_fields(const Closing *c) {
         decide(&f[F_LONGEST], true, "the spec has a mask, so tiles differ in length");
     else
         decide(&f[F_LONGEST], false, "the spec has no mask, so all tiles are equally long");
+    close_group(c);
     close_tile(c);
 }
 
@@ -109,6 +123,13 @@ static void check_acquire(const Closing *c) {
                  ag_field[id].path, value(c, id));
         note_partner(c, id);
     }
+}
+
+static void check_group(const Closing *c) {
+    if (!value(c, F_GROUP_MB) || c->s->order[0] == AX_Q) return;
+    ag_error(c->d, c->s->f[F_GROUP_MB].span,
+             "grid.group_mb > 0 needs m first in grid.order, since a group of heads is walked tile by tile: write group_mb: 0 or order: [m, h, b]");
+    ag_note(c->d, c->s->order_span, "grid.order begins with %s here", c->s->order[0] == AX_H ? "h" : "b");
 }
 
 static void check_threads(const Closing *c) {
@@ -154,6 +175,7 @@ void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t) 
     close_fields(&c);
     check_rows(&c);
     check_acquire(&c);
+    check_group(&c);
     check_threads(&c);
 }
 

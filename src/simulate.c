@@ -103,7 +103,7 @@ static void enter_loop(Sim *s, Thread *t, const Ins *i) {
     int64_t first = i->n > 0 ? from : from - 1, last = i->n > 0 ? to - 1 : to;
     if (i->n > 0 ? first > last : first < last) return;
     set_scalar(s, i->dst, (Scalar){T_INT, {.i = first}});
-    enter(s, t, (Frame){i->body.first, i, first, last});
+    enter(s, t, (Frame){.at = i->body.first, .loop = i, .i = first, .last = last});
 }
 
 /* The end of a block: the next iteration, or out of it. */
@@ -115,8 +115,14 @@ static void leave_block(Sim *s, Thread *t) {
         set_scalar(s, f->loop->dst, (Scalar){T_INT, {.i = f->i}});
         return;
     }
+    if (f->any.saved) ag_sim_any_end(s, &f->any);
     t->depth--;
     t->done = t->depth == 0;
+}
+
+static void enter_any(Sim *s, Thread *t, const Ins *i) {
+    Frame f = {.at = i->body.first};
+    if (ag_sim_any_begin(s, i, &f.any)) enter(s, t, f);
 }
 
 static void execute(Sim *s, Thread *t, const Ins *i) {
@@ -126,6 +132,7 @@ static void execute(Sim *s, Thread *t, const Ins *i) {
     case TI_IF:
         if (ag_sim_int(s, i->e[0])) enter(s, t, (Frame){.at = i->body.first});
         break;
+    case TI_ANY: enter_any(s, t, i); break;
     case TI_SYNC: t->waiting = true; break;
     default: ag_sim_op(s, i); break;
     }

@@ -5,6 +5,7 @@
  *   simulate_shared.c    the protocol of shared memory: copies, groups, barriers, overlaps
  *   simulate_ops.c       what each instruction computes, and which queries and keys its result stands for
  *   simulate_relative.c  which running maximum a value is relative to
+ *   simulate_any.c       bodies that each warp runs or skips by itself
  *   simulate_cover.c     which keys each query row has seen, which output rows are written
  *
  * Every error leaves through ag_sim_fail, the one longjmp to ag_simulate; all memory is in the simulation's own arena. */
@@ -92,10 +93,17 @@ typedef struct Expr {
 } Expr;
 
 /* ---- roles */
+/* A body that some warps skip. */
+typedef struct AnyBody {
+    uint8_t *runs; /* per row */
+    int rows;
+    float **saved; /* per value that the body writes: what it held before; else NULL */
+} AnyBody;
 typedef struct Frame {
     const Ins *at; /* next instruction; NULL: end of the block */
     const Ins *loop;
     int64_t i, last;
+    AnyBody any;   /* saved is NULL: not that kind of block */
 } Frame;
 enum { MAX_NEST = 16 };
 typedef struct Thread {
@@ -161,6 +169,10 @@ void ag_sim_shared_end(Sim *s); /* no copy may be unfinished when the kernel end
 
 /* ---- simulate_ops.c */
 void ag_sim_op(Sim *s, const Ins *i);
+
+/* ---- simulate_any.c */
+bool ag_sim_any_begin(Sim *s, const Ins *i, AnyBody *a); /* false: no warp runs the body */
+void ag_sim_any_end(Sim *s, const AnyBody *a);
 
 /* ---- simulate_relative.c */
 void ag_sim_relate_fill(Sim *s, const Ins *i, float x);

@@ -324,6 +324,7 @@ void ag_sim_op(Sim *s, const Ins *i) {
     case TI_LET:
     case TI_LOOP:
     case TI_IF:
+    case TI_ANY:
     case TI_SYNC: break; /* control flow: simulate.c */
     }
 }

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-const char *const ag_tile_op_name[] = {"let",  "loop", "if",  "fill",   "copy",  "commit", "wait",     "sync",
-                                       "load", "mma",  "map", "reduce", "total", "store",  "store_row"};
+const char *const ag_tile_op_name[] = {"let",  "loop", "if",  "any", "fill",   "copy",  "commit", "wait",
+                                       "sync", "load", "mma", "map", "reduce", "total", "store",  "store_row"};
 
 Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name) {
     Kernel *k = NEW(d->arena, Kernel);
@@ -32,6 +32,18 @@ int ag_val_scalar(Kernel *k, const char *name, Type t) {
 Ref ag_kval(Kernel *k, int val) {
     const Val *v = &k->val[val];
     return ag_node_leaf(&k->nodes, OP_VAL, v->space == SPACE_SCALAR ? v->scalar : T_FLOAT, val, v->span);
+}
+
+bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index) {
+    bool *live = NEWN(k->arena, bool, (size_t)r + 1), found = false;
+    live[r] = true;
+    for (Ref i = r; i > 0 && !found; i--) { /* operands have smaller indices */
+        const Node *n = &k->nodes.n[i];
+        if (!live[i]) continue;
+        found = n->op == op && n->index == index;
+        for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
+    }
+    return found;
 }
 
 bool ag_nonneg(const Kernel *k, Ref r) {

@@ -139,6 +139,11 @@ static void check_ins(Check *c, const Ins *i) {
         check_uniform(c, i->e[0], T_BOOL);
         check_block(c, &i->body);
         return;
+    case TI_ANY:
+        require(c, i->e[0] && c->k->nodes.n[i->e[0]].type == T_BOOL, "the condition is no bool");
+        if (i->e[0]) check_expr(c, i->e[0], PER_ROW, (int)c->k->sched->f[F_TILE_M].v, 0, -1);
+        check_block(c, &i->body);
+        return;
     case TI_FILL:
         require(c, (is_in(c, i->dst, SPACE_FRAG) || is_in(c, i->dst, SPACE_ROW)) && ag_node_is_const(&c->k->nodes, i->e[0]),
                 "it must put a constant into a fragment or row");

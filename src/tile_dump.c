@@ -52,6 +52,7 @@ static void put_operands(Dump *d, const Ins *i) {
         break;
     case TI_LOOP: put_range(d, i); break;
     case TI_IF: put_exprs(d, " ", i->e, 1, ""); break;
+    case TI_ANY: put_exprs(d, " row of the warp has ", i->e, 1, ""); break;
     case TI_COPY:
         ag_put(d->out, " ");
         put_stage(d, i->dst, i->e[0]);

@@ -38,6 +38,7 @@ typedef enum TileOp {
     TI_LET,      /* scalar dst = e[0] */
     TI_LOOP,     /* for dst: step +1: e[0] <= dst < e[1] upwards; step -1: e[0] > dst >= e[1] downwards (e[0] exclusive upper, e[1] lower); body */
     TI_IF,       /* if e[0] (uniform bool): body */
+    TI_ANY,      /* each warp by itself: if e[0] (bool of the row; AXIS q = e[1] + row) holds in any of its rows: body, on all its rows */
     TI_FILL,     /* dst (fragment or row) = e[0] (constant) */
     TI_COPY,     /* shared dst [stage e[0]] = rows e[1] .. e[1]+rows of tensor a at batch e[3], head e[4]; rows >= e[2] and columns past the tensor's are zero;
                     async: by cp.async in the open group, else complete at the next barrier */
@@ -135,6 +136,7 @@ void ag_block_insert_after(Block *b, Ins *at, Ins *i);  /* at NULL: at the start
 void ag_block_remove(Block *b, Ins *i);
 Ins *ag_ins_clone(Kernel *k, const Ins *i); /* deep */
 Ref ag_kval(Kernel *k, int val);            /* VAL node of a value */
+bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index); /* does r read this leaf? */
 bool ag_nonneg(const Kernel *k, Ref r);     /* int node that is provably >= 0 */
 
 /* ---- tile_dump.c, tile_check.c */

@@ -3,10 +3,11 @@
 
     tools/gpu_peers.py [--schedule d64=FILE,d128=FILE,d256=FILE] [--rounds 40] [--json FILE] [--only TEXT]
 
-16384 tokens, H * D = 2048, bf16, forward, O and LSE; S 1024, 4096, 16384; D 64, 128, 256; full and causal.  Tensors lie as [B, S, H, D].  Every contender
-is one launch captured in a CUDA graph, so that no host time is in the figures.  In each round every contender runs once, in random order; before each run
-256 MiB are written, so that L2 holds nothing of the inputs.  Times are between two CUDA events around the graph, median over the rounds.  Before the
-clock starts every contender is checked against the other two.  A ratio above 1 says that attngen is faster."""
+16384 tokens, H * D = 2048, bf16, forward; S 1024, 4096, 16384; D 64, 128, 256; full and causal.  Tensors lie as [B, S, H, D]; attngen writes O and LSE.
+Every contender is one launch captured in a CUDA graph, so that no host time is in the figures.  In each round every contender runs once, in random
+order; before each run 256 MiB are written, so that L2 holds nothing of the inputs.  Times are between two CUDA events around the graph, median over
+the rounds.  Before the clock starts every output is compared with attngen's.  A ratio above 1 says that attngen is faster."""
+
 import argparse
 import json
 import math
@@ -142,7 +143,6 @@ def report_ratios(rows):
 
 # ---- host times
 
-
 WARM = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
@@ -161,7 +161,9 @@ def warm_compile(arch):
     attngen.Context(arch=arch).compile("causal", D=128)
     times = []
     for _ in range(11):
-        out = subprocess.run([sys.executable, "-c", WARM, str(ROOT / "tools" / "python"), arch], capture_output=True, text=True, check=True).stdout.split()
+        out = subprocess.run(
+            [sys.executable, "-c", WARM, str(ROOT / "tools" / "python"), arch], capture_output=True, text=True, check=True
+        ).stdout.split()
         if out[0] != "1":
             return None
         times.append((float(out[1]), float(out[2])))
@@ -173,7 +175,7 @@ def launch_time(ctx):
     program = ctx.compile("causal", D=128)
     t = [torch.randn(1, 1, 64, 128, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
     program(t[0], t[1], t[2], o=t[3])
-    handle, _ = program._bind((1, 1, 1, 64, 64, attngen.ALIGN_END))
+    handle, _ = program._calls[(1, 1, 1, 64, 64, attngen.ALIGN_END)]
     args = (attngen._Arg * 4)(*[program._tensor(n, x, (1, 1, 64, 128), torch.bfloat16) for n, x in zip("qkvo", t)])
     stream = torch.cuda.current_stream().cuda_stream
     call, batches = attngen._lib.attngen_launch, []
@@ -217,7 +219,19 @@ def main():
                 made, missing = contenders(point, compile_programs(ctx, D, causal, own))
                 samples = measure(made, args.rounds, flush)
                 ms = {name: statistics.median(t) for name, t in samples.items()}
-                rows.append({"D": D, "S": S, "causal": causal, "B": point.B, "H": point.H, "ms": ms, "missing": missing, "samples": samples, "flops": point.flops})
+                rows.append(
+                    {
+                        "D": D,
+                        "S": S,
+                        "causal": causal,
+                        "B": point.B,
+                        "H": point.H,
+                        "ms": ms,
+                        "missing": missing,
+                        "samples": samples,
+                        "flops": point.flops,
+                    }
+                )
                 cells = " ".join(f"{ms[n]:9.4f}" if n in ms else f"{'-':>9}" for n in ("attngen", "given", *PEERS))
                 ratios = " ".join(f"{ms[p] / ms['attngen']:7.3f}" if p in ms else f"{'-':>7}" for p in PEERS)
                 print(f"{point.name:24} {cells} ms {point.flops / ms['attngen'] / 1e9:7.1f}   {ratios}", flush=True)
@@ -227,7 +241,11 @@ def main():
     summary, met = report_ratios(rows)
     launch, warm = launch_time(ctx), warm_compile(ctx.arch)
     print(f"launch, host time through ctypes: {launch:.2f} us")
-    print(f"warm start in a new process: create {warm[0]:.2f} ms, compile {warm[1]:.2f} ms" if warm else "warm start: the kernel was not found in the cache")
+    print(
+        f"warm start in a new process: create {warm[0]:.2f} ms, compile {warm[1]:.2f} ms"
+        if warm
+        else "warm start: the kernel was not found in the cache"
+    )
     if args.json:
         everything = {"machine": machine, "points": rows, "summary": summary, "launch_us": launch, "warm_ms": warm, "schedules": own}
         pathlib.Path(args.json).write_text(json.dumps(everything, indent=1) + "\n")

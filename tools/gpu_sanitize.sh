@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs `attngen check` on the GPU under compute-sanitizer: memcheck, racecheck, initcheck, synccheck over its grid of small awkward shapes, for causal at D 64, 128, 256.
+# Runs `attngen check` on the GPU under compute-sanitizer (memcheck, racecheck, initcheck, synccheck): its grid of small awkward shapes, for causal at
+# D 64, 128, 256.
 #
 #   tools/gpu_sanitize.sh [ATTNGEN]      default: build/attngen
 #

@@ -388,6 +388,30 @@ static void test_cache(void **state) {
     rmdir(dir);
 }
 
+/* Spills are the business of whoever writes the schedule: a warning.  (For a shipped schedule they are an error.) */
+static void test_spills_warn(void **state) {
+    attngen_context *ctx = *state;
+    static const char tight[] = "schema: attngen.schedule/1\nname: tight\ntarget: {arch: [sm_90]}\napplies_to: {head_dim: {min: 1, max: 64}}\n"
+                                "tile: {m: 128, n: 32}\nroles: {warps: 4}\ngrid: {ctas_per_sm: 5}\n";
+    attngen_source spec = spec_named("causal"), schedule = {"tight.yaml", tight, sizeof tight - 1};
+    const attngen_dim dims[] = {{"D", 64}};
+    attngen_program *p;
+    warned[0] = 0;
+    attngen_status s = attngen_compile(ctx, &p, &spec, &schedule, dims, 1);
+    if (s == ATTNGEN_E_NO_NVRTC) skip();
+    if (s != ATTNGEN_OK) print_error("%s\n", attngen_errmsg(ctx));
+    assert_int_equal(s, ATTNGEN_OK);
+    attngen_info info = {.version = 1};
+    attngen_program_info(p, &info);
+    assert_true(info.spill_bytes > 0);
+    char expected[256];
+    snprintf(expected, sizeof expected,
+             "causal under tight spills %d bytes of registers per thread on sm_90 (%d registers are used): it will be slow", info.spill_bytes,
+             info.registers);
+    assert_string_equal(warned, expected);
+    attngen_program_free(p);
+}
+
 /* ---- bind */
 
 static void test_bind_refuses(void **state) {
@@ -649,6 +673,7 @@ int main(void) {
         WITH_CONTEXT(test_emit_refuses),
         cmocka_unit_test(test_no_nvrtc),
         cmocka_unit_test(test_cache),
+        WITH_CONTEXT(test_spills_warn),
         WITH_CONTEXT(test_bind_refuses),
         WITH_CONTEXT(test_launch_of_lowered),
         WITH_CONTEXT(test_reference),

@@ -426,6 +426,10 @@ static void test_hostile(void **state) {
     expect_one_error(repeated("q", " < q", 1500, ""), deep);
     expect_one_error(repeated("0", " + max(q, min(k, 1)) * 2", 1000, ""), many);
     expect_one_error(repeated("", "max(q if 0 < ", 1000, ""), nested);
+    /* each chain stands for its middle operand twice: 2^20 operands */
+    char *opened = repeated("", "(1 if 0 < ", 20, "q");
+    expect_one_error(repeated(opened, " < 2 else 0)", 20, ""), many);
+    free(opened);
 }
 
 static void test_limits(void **state) {

@@ -178,23 +178,27 @@ static void test_sizes(void **state) {
     sizes_taken(usual(64), 2);
     sizes_taken(sizes(0, 0, 0, 0, 0, 0, 64), 0);
     sizes_taken(sizes(1, 0, 2, 1, 1, 0, 64), 0);
-    sizes_taken(sizes(1, 1, 1, 1, INT32_MAX, 1 << 30, 64), 0);
-    sizes_taken(sizes(1, 1, 1, 1, 1, -(1 << 30), 64), 0);
+    sizes_taken(sizes(1, 1, 1, 1, 1 << 29, 1 << 29, 64), 0);
+    sizes_taken(sizes(1, 1, 1, 1, 1, -(1 << 29), 64), 0);
+    sizes_taken(sizes(1, 1, 1, 1 << 29, 1 << 29, (1 << 29) - 1, 64), 0);
     sizes_taken(sizes(INT32_MAX, 1, 1, 64, 1, 0, 64), 0);
     sizes_refused(sizes(-1, 4, 2, 8, 16, 8, 64), 0, "B is -1: must be from 0 to 2147483647");
-    sizes_refused(sizes(2, 4, 2, 8, (int64_t)1 << 31, 8, 64), 0, "Sk is 2147483648: must be from 0 to 2147483647");
-    sizes_refused(sizes(2, 4, 2, 8, 16, -(1 << 30) - 1, 64), 0, "off is -1073741825: must be from -1073741824 to 1073741824");
-    sizes_refused(sizes(1, 1, 1, INT32_MAX, 1, 1, 64), 0, "off is 1 and Sq is 2147483647: the last query position must be below 2147483647");
+    sizes_refused(sizes(2, 4, 2, 8, (int64_t)1 << 31, 8, 64), 0, "Sk is 2147483648: must be from 0 to 536870912");
+    sizes_refused(sizes(2, 4, 2, (1 << 29) + 1, 1, 0, 64), 0, "Sq is 536870913: must be from 0 to 536870912");
+    sizes_refused(sizes(2, 4, 2, 1, (1 << 29) + 1, 0, 64), 0, "Sk is 536870913: must be from 0 to 536870912");
+    sizes_refused(sizes(2, (int64_t)1 << 31, 2, 8, 16, 8, 64), 0, "Hq is 2147483648: must be from 0 to 2147483647");
+    sizes_refused(sizes(2, 4, 2, 8, 16, -(1 << 29) - 1, 64), 0, "off is -536870913: must be from -536870912 to 536870912");
+    sizes_refused(sizes(2, 4, 2, 8, 16, (1 << 29) + 1, 64), 0, "off is 536870913: must be from -536870912 to 536870912");
+    sizes_refused(sizes(1, 1, 1, 1 << 29, 1, 1 << 29, 64), 0, "off is 536870912 and Sq is 536870912: their sum must be below 1073741824");
     sizes_refused(sizes(2, 4, 3, 8, 16, 8, 64), 0, "Hq is 4 and Hkv is 3: Hq must be a multiple of Hkv");
     sizes_refused(sizes(2, 4, 0, 8, 16, 8, 64), 0, "Hq is 4 and Hkv is 0: Hq must be a multiple of Hkv");
     sizes_refused(usual(64), 8, "Hq is 4 and Hkv is 2: softcap is compiled for 8 query heads per KV head, so Hq must be 16");
     sizes_refused(usual(128), 0, "D is 128 and Dv is 128: softcap is compiled for 64 and 64");
     sizes_refused(sizes(65536, 32768, 1, 64, 1, 0, 64), 0,
                   "softcap_mma would need 2147483648 blocks with B 65536, Hq 32768, Sq 64: the most that a launch can have is 2147483647");
-    sizes_refused(
-        sizes(INT32_MAX, INT32_MAX, 1, INT32_MAX, 1, 0, 64), 0,
-        "softcap_mma would need 9223372036854775807 blocks with B 2147483647, Hq 2147483647, Sq 2147483647: the most that a launch can have "
-        "is 2147483647");
+    sizes_refused(sizes(INT32_MAX, INT32_MAX, 1, 1 << 29, 1, 0, 64), 0,
+                  "softcap_mma would need 9223372036854775807 blocks with B 2147483647, Hq 2147483647, Sq 536870912: the most that a launch can have "
+                  "is 2147483647");
 }
 
 /* ---- arguments */

@@ -87,22 +87,23 @@ static void test_print(void **state) {
            "    stages: 1               # default\n"
            "  o:\n"
            "    store: smem             # default\n"
-           "smem:\n"
-           "  swizzle: xor              # default\n"
            "pipeline:\n"
            "  acquire: each             # default\n"
            "loop:\n"
-           "  form: peeled              # default\n"
+           "  form: flagged             # default\n"
            "  direction: reverse        # default\n"
            "grid:\n"
            "  order: [m, h, b]          # default\n"
            "  longest_first: true       # rule: the spec has a mask, so tiles differ in length\n"
-           "  ctas_per_sm: 1            # default\n");
+           "  group_mb: 32              # rule: tiles differ in length, so heads are walked together; 32 MB of K and V stay in L2\n"
+           "  ctas_per_sm: 1            # default\n"
+           "numerics:\n"
+           "  rescale: always           # default\n");
     prints(HEAD "name: x-1.b\nnotes: \"a \\\"b\\\" \\\\ \\n\\x1b \\u2028 \\u20ac\"\ntarget: {arch: [sm_90, sm_80]}\napplies_to: {head_dim: {min: 3, "
                 "max: 64}}\n"
                 "tile: {m: auto, n: 32}\nmma: {q_operand: auto}\nroles: {warps: 2}\nstaging: {k: {stages: 2}, v: {stages: 2}}\npipeline: {acquire: "
                 "together}\n"
-                "grid: {order: [b, h, m], longest_first: true}\n",
+                "grid: {order: [b, h, m], longest_first: true}\nnumerics: {rescale: lazy}\n",
            case_of(33, "sm_90", false),
            "schema: attngen.schedule/1\n"
            "name: \"x-1.b\"\n"
@@ -127,17 +128,18 @@ static void test_print(void **state) {
            "    stages: 2               # file\n"
            "  o:\n"
            "    store: smem             # default\n"
-           "smem:\n"
-           "  swizzle: xor              # default\n"
            "pipeline:\n"
            "  acquire: together         # file\n"
            "loop:\n"
-           "  form: peeled              # default\n"
+           "  form: flagged             # default\n"
            "  direction: reverse        # default\n"
            "grid:\n"
            "  order: [b, h, m]          # file\n"
            "  longest_first: true       # file\n"
-           "  ctas_per_sm: 1            # default\n");
+           "  group_mb: 0               # rule: grid.order does not begin with m, so heads are not walked tile by tile\n"
+           "  ctas_per_sm: 1            # default\n"
+           "numerics:\n"
+           "  rescale: lazy             # file\n");
 }
 
 /* ---- the printed form reads back to the same values */
@@ -169,13 +171,14 @@ static void expect_stable(Str text, Case c) {
 static void test_print_reads_back(void **state) {
     (void)state;
     expect_stable(STR(HEAD), case_of(64, "sm_86", false));
+    expect_stable(STR(HEAD "grid: {group_mb: 7}\nnumerics: {rescale: lazy}\n"), case_of(64, "sm_86", false));
     expect_stable(STR(HEAD "notes: \"\\x85 \\u2029 \\uFEFF \\uFFFE \\t \\x7f \\xa0 caf\\xe9 # no comment\"\n"), case_of(64, "sm_86", false));
     const Shipped *shipped;
     for (size_t i = 0; (shipped = ag_shipped_schedule(i)); i++) {
         Str text = {shipped->text, shipped->len};
-        bool small = strstr(shipped->name, "_small") != NULL;
+        const char *arch = strstr(shipped->name, "_small") ? "sm_86" : strstr(shipped->name, "_wide") ? "sm_80" : "sm_90";
         int D = strstr(shipped->name, "d64") ? 64 : strstr(shipped->name, "d128") ? 128 : 256;
-        expect_stable(text, case_of(D, small ? "sm_86" : "sm_80", true));
+        expect_stable(text, case_of(D, arch, true));
     }
 }
 
@@ -318,9 +321,9 @@ static void test_values(void **state) {
     refuse(HEAD "grid: {longest_first: yes}\n", "t.yaml:2:23: error: grid.longest_first: expected true or false, found 'yes': write true\n"
                                                 "    grid: {longest_first: yes}\n"
                                                 "                          ^~~\n");
-    refuse(HEAD "smem: {swizzle: [xor]}\n", "t.yaml:2:17: error: smem.swizzle: expected a word, found a list\n"
-                                            "    smem: {swizzle: [xor]}\n"
-                                            "                    ^~~~~\n");
+    refuse(HEAD "numerics: {rescale: [lazy]}\n", "t.yaml:2:21: error: numerics.rescale: expected a word, found a list\n"
+                                                 "    numerics: {rescale: [lazy]}\n"
+                                                 "                        ^~~~~~\n");
 }
 
 static void test_laws(void **state) {
@@ -359,6 +362,20 @@ static void test_laws(void **state) {
            "t.yaml:4:15: note: staging.v.stages is 1 here\n"
            "      v: {stages: 1}\n"
            "                  ^\n");
+}
+
+static void test_group_law(void **state) {
+    (void)state;
+    refuse(HEAD "grid:\n  order: [h, m, b]\n  group_mb: 16\n",
+           "t.yaml:4:13: error: grid.group_mb > 0 needs m first in grid.order, since a group of heads is walked tile by tile: write group_mb: 0 or "
+           "order: [m, h, b]\n"
+           "      group_mb: 16\n"
+           "                ^~\n"
+           "t.yaml:3:10: note: grid.order begins with h here\n"
+           "      order: [h, m, b]\n"
+           "             ^~~~~~~~~\n");
+    free(closed(STR(HEAD "grid: {order: [b, m, h], group_mb: 0}\n"), case_of(64, "sm_80", true)));
+    free(closed(STR(HEAD "grid: {order: [m, b, h], group_mb: 1024}\n"), case_of(64, "sm_80", false)));
 }
 
 static void test_unsupported(void **state) {
@@ -428,6 +445,28 @@ static void test_rule_values(void **state) {
     }
 }
 
+static void test_group_rule(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        bool mask;
+        int group;
+    } row[] = {
+        {HEAD, true, 32},
+        {HEAD, false, 0},
+        {HEAD "grid: {longest_first: true, group_mb: auto}\n", false, 32},
+        {HEAD "grid: {longest_first: false}\n", true, 0},
+        {HEAD "grid: {order: [m, b, h]}\n", true, 32},
+        {HEAD "grid: {order: [h, m, b]}\n", true, 0},
+        {HEAD "grid: {group_mb: 5}\n", false, 5},
+    };
+    for (int i = 0; i < LEN(row); i++) {
+        char *s = closed(ag_str(row[i].text), case_of(64, "sm_80", row[i].mask));
+        assert_int_equal(number_after(s, "  group_mb: "), row[i].group);
+        free(s);
+    }
+}
+
 /* ---- what is shipped */
 
 static void check_name(Diag *d, uint16_t file, void *payload) {
@@ -458,8 +497,11 @@ static void test_shipped_names(void **state) {
         assert_true(!last || strcmp(last->name, shipped->name) < 0);
         last = shipped;
     }
-    assert_true(n >= 5);
+    assert_true(n >= 7);
 }
+
+/* Variants of a default are named NAME_peeled, and stand behind it. */
+static bool is_variant(const Shipped *shipped) { return strstr(shipped->name, "_peeled") != NULL; }
 
 static void test_default_is_unique(void **state) {
     (void)state;
@@ -470,7 +512,7 @@ static void test_default_is_unique(void **state) {
             int n = 0;
             const char *only = NULL;
             for (size_t i = 0; (shipped = ag_shipped_schedule(i)); i++)
-                if (is_for(shipped, D, t->name)) n++, only = shipped->name;
+                if (!is_variant(shipped) && is_for(shipped, D, t->name)) n++, only = shipped->name;
             assert_int_equal(n, 1);
             Spec spec = {.D = D, .Dv = D / 2 + 1};
             assert_string_equal(ag_schedule_default(&spec, t), only);
@@ -480,6 +522,26 @@ static void test_default_is_unique(void **state) {
     }
     Spec too_wide = {.D = 257, .Dv = 64};
     assert_null(ag_schedule_default(&too_wide, ag_target_find("sm_80")));
+}
+
+/* Both forms of the loop and both ways to rescale are shipped for every arch. */
+static void test_both_forms_are_shipped(void **state) {
+    (void)state;
+    for (size_t a = 0; ag_target_at(a); a++) {
+        const char *arch = ag_target_at(a)->name;
+        unsigned forms = 0;
+        const Shipped *shipped;
+        for (size_t i = 0; (shipped = ag_shipped_schedule(i)); i++) {
+            Case c = case_of(64, arch, true);
+            free(report_of((Str){shipped->text, shipped->len}, close_and_print, &c, NULL));
+            if (!c.printed.s) continue;
+            assert_int_equal(is_variant(shipped), strstr(c.printed.s, "form: peeled") != NULL);
+            assert_int_equal(is_variant(shipped), strstr(c.printed.s, "rescale: always") != NULL);
+            forms |= 1u << is_variant(shipped);
+            ag_buf_free(&c.printed);
+        }
+        assert_int_equal(forms, 3);
+    }
 }
 
 static void test_targets(void **state) {
@@ -518,11 +580,14 @@ int main(void) {
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_laws),
+        cmocka_unit_test(test_group_law),
         cmocka_unit_test(test_unsupported),
         cmocka_unit_test(test_rules_fit),
         cmocka_unit_test(test_rule_values),
+        cmocka_unit_test(test_group_rule),
         cmocka_unit_test(test_shipped_names),
         cmocka_unit_test(test_default_is_unique),
+        cmocka_unit_test(test_both_forms_are_shipped),
         cmocka_unit_test(test_targets),
         cmocka_unit_test(test_fields),
     };

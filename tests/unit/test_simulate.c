@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,11 +16,18 @@ static const char CAUSAL[] = "attention: causal\nmask: k <= q\n";
 static const char DENSE[] = "attention: dense\n";
 static const char CUT[] = "attention: cut\nparams:\n  cut: {int: 20}\nscore: s if q != 3 else s - 1.0\nmask: k <= q and k != cut\n";
 
+/* Scores that are -inf by the spec's own doing are no masks. */
+static const char LOGS[] = "attention: logs\nscore: s + log(relu(k - 2.0))\nmask: k <= q\n";
+static const char RICH[] =
+    "attention: rich\nparams:\n  cap: {float: 3.0}\nlet:\n  far: q - k > 9 or not (k % 3 == 1)\n"
+    "score: (clamp(s, -cap, cap) + sigmoid(s) * sin(s) - softplus(-s) + sqrt(abs(s)) + min(s, 1.0) / (1.0 + relu(s))) if far else "
+    "cap * tanh(s / cap) + 0.01 * (k // 2) - exp(-abs(s))\nmask: far or q != 7\n";
+
 /* A small kernel: 32 queries by 16 keys, D 16. */
 #define SCHEDULE(q_operand, k_stages, v_stages, store, acquire, form, direction)                                                                     \
     "schema: attngen.schedule/1\nname: small\ntarget: {arch: [sm_80]}\napplies_to: {head_dim: {min: 1, max: 64}}\n"                                  \
     "tile: {m: 32, n: 16}\nmma: {family: mma_sync, q_operand: " q_operand "}\nroles: {warps: 2}\n"                                                   \
-    "staging:\n  k: {stages: " k_stages "}\n  v: {stages: " v_stages "}\n  o: {store: " store "}\nsmem: {swizzle: xor}\n"                            \
+    "staging:\n  k: {stages: " k_stages "}\n  v: {stages: " v_stages "}\n  o: {store: " store "}\n"                                                  \
     "pipeline: {acquire: " acquire "}\nloop: {form: " form ", direction: " direction                                                                 \
     "}\ngrid: {order: [m, h, b], longest_first: false, ctas_per_sm: 1}\n"
 static const char PLAIN[] = SCHEDULE("smem", "1", "1", "smem", "each", "peeled", "reverse");
@@ -58,6 +66,235 @@ static void expect(const Compilation *c, const Case *shape, const char *message)
 }
 
 static const Case shape40 = {.B = 1, .Hkv = 2, .group = 2, .Sq = 40, .Sk = 40, .offset = ATTNGEN_ALIGN_END};
+
+/* ---- a kernel by hand: what the passes made of CAUSAL or DENSE with 32 queries by 16 keys and one stage each, when this was written; the breakages below
+ * count on its shape */
+
+typedef struct Hand {
+    Kernel *k;
+    Block *at; /* where instructions go */
+    Span span; /* of those made now */
+} Hand;
+
+static int val_named(const Kernel *k, const char *name) {
+    for (int v = 0; v < k->nval; v++)
+        if (ag_str_is(k->val[v].name, name)) return v;
+    fail_msg("no value %s", name);
+    return -1;
+}
+
+static Ref use(Hand *h, const char *name) { return ag_kval(h->k, val_named(h->k, name)); }
+static Ref num(Hand *h, int64_t v) { return ag_node_int(&h->k->nodes, v); }
+static Ref real(Hand *h, double v) { return ag_node_float(&h->k->nodes, v); }
+static Ref op(Hand *h, Op o, Ref a, Ref b) { return ag_node_op(&h->k->nodes, o, a, b, 0, h->span); }
+static Ref size(Hand *h, Size s) { return ag_node_leaf(&h->k->nodes, OP_SIZE, T_INT, s, h->span); }
+static Ref axis(Hand *h, Axis x) { return ag_node_leaf(&h->k->nodes, OP_AXIS, T_INT, x, h->span); }
+
+static Ins *put(Hand *h, TileOp o, const char *dst) {
+    Ins *i = ag_ins(h->k, o, dst ? val_named(h->k, dst) : -1);
+    i->span = h->span;
+    ag_block_append(h->at, i);
+    return i;
+}
+static void let(Hand *h, const char *name, Ref e) {
+    ag_val_scalar(h->k, name, T_INT);
+    put(h, TI_LET, name)->e[0] = e;
+}
+static void add_val(Hand *h, Val v) {
+    v.swizzle = v.over = v.reference = v.carry = -1;
+    if (v.space != SPACE_SHARED) v.offset = v.bytes = -1;
+    ag_val(h->k, v);
+}
+static void add_row(Hand *h, const char *name, bool partial) {
+    add_val(h, (Val){.name = ag_str(name), .space = SPACE_ROW, .type = DT_F32, .rows = 32, .cols = 1, .partial = partial});
+}
+static void add_frag(Hand *h, const char *name, DType type, Layout layout) {
+    add_val(h, (Val){.name = ag_str(name), .space = SPACE_FRAG, .type = type, .rows = 32, .cols = 16, .layout = layout});
+}
+static void add_shared(Hand *h, const char *name, int rows, int offset) {
+    add_val(h, (Val){.name = ag_str(name),
+                     .space = SPACE_SHARED,
+                     .type = DT_BF16,
+                     .rows = rows,
+                     .cols = 16,
+                     .stages = 1,
+                     .offset = offset,
+                     .bytes = rows * 32});
+}
+static Ins *map(Hand *h, const char *dst, Ref e) {
+    Ins *i = put(h, TI_MAP, dst);
+    i->e[0] = e;
+    i->e[1] = use(h, "q0");
+    return i;
+}
+static void copy(Hand *h, const char *dst, int tensor, Ref row0, const char *head) {
+    Ins *i = put(h, TI_COPY, dst);
+    i->a = tensor;
+    i->async = true;
+    i->e[0] = num(h, 0);
+    i->e[1] = row0;
+    i->e[2] = size(h, h->k->tensor[tensor].rows);
+    i->e[3] = use(h, "b");
+    i->e[4] = use(h, head);
+}
+static void mma(Hand *h, const char *dst, const char *a, const char *b, bool scores) {
+    Ins *i = put(h, TI_MMA, dst);
+    i->a = val_named(h->k, a);
+    i->b = val_named(h->k, b);
+    i->e[0] = i->e[1] = num(h, 0);
+    i->trans = i->zero = scores;
+}
+static void reduce(Hand *h, const char *dst, Op o, const char *with) {
+    Ins *i = put(h, TI_REDUCE, dst);
+    i->reduce = o;
+    i->a = val_named(h->k, "S");
+    i->b = val_named(h->k, with);
+}
+static void acquire(Hand *h) {
+    put(h, TI_WAIT, NULL)->n = 0;
+    put(h, TI_SYNC, NULL);
+}
+/* if tile >= j_lo: copy K of it */
+static void fetch_k(Hand *h, Ref tile) {
+    Block *outer = h->at;
+    Ins *i = put(h, TI_IF, NULL);
+    i->e[0] = op(h, OP_GE, tile, use(h, "j_lo"));
+    h->at = &i->body;
+    copy(h, "K", TEN_K, op(h, OP_MUL, tile, num(h, 16)), "g");
+    h->at = outer;
+}
+static void softmax_step(Hand *h) {
+    reduce(h, "mx_new", OP_RMAX, "mx");
+    map(h, "r0", ag_node_op(&h->k->nodes, OP_FINITE, op(h, OP_MUL, use(h, "mx_new"), real(h, 0.25)), 0, 0, h->span));
+    map(h, "rescale", ag_node_op(&h->k->nodes, OP_EXP2, op(h, OP_SUB, op(h, OP_MUL, use(h, "mx"), real(h, 0.25)), use(h, "r0")), 0, 0, h->span));
+    map(h, "den", op(h, OP_MUL, use(h, "den"), use(h, "rescale")));
+    map(h, "acc", op(h, OP_MUL, use(h, "acc"), use(h, "rescale")));
+    map(h, "S", ag_node_op(&h->k->nodes, OP_EXP2, op(h, OP_SUB, op(h, OP_MUL, use(h, "S"), real(h, 0.25)), use(h, "r0")), 0, 0, h->span));
+    reduce(h, "den", OP_RSUM, "den");
+    map(h, "P", use(h, "S"));
+}
+static void key_loop(Hand *h, Ref hi, Ref lo, bool masked) {
+    Block *outer = h->at;
+    Ins *loop = put(h, TI_LOOP, "j");
+    loop->n = -1;
+    loop->e[0] = hi;
+    loop->e[1] = lo;
+    h->at = &loop->body;
+    acquire(h);
+    copy(h, "V", TEN_V, op(h, OP_MUL, use(h, "j"), num(h, 16)), "g");
+    put(h, TI_COMMIT, NULL);
+    mma(h, "S", "Q", "K", true);
+    acquire(h);
+    fetch_k(h, op(h, OP_SUB, use(h, "j"), num(h, 1)));
+    put(h, TI_COMMIT, NULL);
+    if (masked)
+        map(h, "S", ag_node_op(&h->k->nodes, OP_SELECT, h->k->guard, use(h, "S"), real(h, -INFINITY), h->span))->e[2] =
+            op(h, OP_MUL, use(h, "j"), num(h, 16));
+    softmax_step(h);
+    mma(h, "acc", "P", "V", false);
+    map(h, "mx", use(h, "mx_new"));
+    h->at = outer;
+}
+static void add_values(Hand *h) {
+    static const char *const row[] = {"mx", "mx_new", "r0", "rescale", "den_total", "r1", "lse"};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) add_row(h, row[i], false);
+    add_row(h, "den", true);
+    add_frag(h, "acc", DT_F32, LAYOUT_ACC);
+    add_frag(h, "S", DT_F32, LAYOUT_ACC);
+    add_frag(h, "P", DT_BF16, LAYOUT_A);
+    add_shared(h, "Q", 32, 0);
+    add_shared(h, "K", 16, 1024);
+    add_shared(h, "V", 16, 1536);
+    add_shared(h, "O", 32, 0);
+    ag_val_scalar(h->k, "j", T_INT);
+    h->k->val[val_named(h->k, "den")].reference = h->k->val[val_named(h->k, "acc")].reference = val_named(h->k, "mx");
+}
+static void decode_block(Hand *h) {
+    Kernel *k = h->k;
+    Ref tiles = op(h, OP_CEILDIV, size(h, SZ_SQ), num(h, 32)), block = ag_node_leaf(&k->nodes, OP_BLOCK, T_INT, 0, h->span);
+    k->blocks = op(h, OP_MUL, op(h, OP_MUL, tiles, size(h, SZ_HQ)), size(h, SZ_B));
+    let(h, "m", op(h, OP_MOD, block, tiles));
+    let(h, "h", op(h, OP_MOD, op(h, OP_FLOORDIV, block, tiles), size(h, SZ_HQ)));
+    let(h, "b", op(h, OP_FLOORDIV, op(h, OP_FLOORDIV, block, tiles), size(h, SZ_HQ)));
+    let(h, "g", op(h, OP_FLOORDIV, use(h, "h"), op(h, OP_FLOORDIV, size(h, SZ_HQ), size(h, SZ_HKV))));
+    let(h, "row0", op(h, OP_MUL, use(h, "m"), num(h, 32)));
+    let(h, "q0", op(h, OP_ADD, use(h, "row0"), size(h, SZ_OFF)));
+}
+static void bound_keys(Hand *h, bool causal) {
+    Ref last = op(h, OP_ADD, op(h, OP_MIN, op(h, OP_ADD, use(h, "row0"), num(h, 32)), size(h, SZ_SQ)), size(h, SZ_OFF)), sk = size(h, SZ_SK);
+    Ref hi = causal ? op(h, OP_MIN, last, sk) : sk, clear = causal ? op(h, OP_MIN, op(h, OP_ADD, use(h, "q0"), num(h, 1)), sk) : sk;
+    let(h, "j_lo", num(h, 0));
+    let(h, "j_hi", op(h, OP_MAX, op(h, OP_CEILDIV, hi, num(h, 16)), use(h, "j_lo")));
+    let(h, "j_plain_hi", op(h, OP_MAX, op(h, OP_MIN, op(h, OP_FLOORDIV, clear, num(h, 16)), use(h, "j_hi")), use(h, "j_lo")));
+}
+static void store(Hand *h, TileOp o, const char *a, int tensor) {
+    Ins *i = put(h, o, NULL);
+    i->a = val_named(h->k, a);
+    i->n = tensor;
+    i->e[0] = use(h, "row0");
+    i->e[1] = size(h, SZ_SQ);
+    i->e[2] = use(h, "b");
+    i->e[3] = use(h, "h");
+    if (o == TI_STORE) i->b = val_named(h->k, "O");
+}
+static void outputs(Hand *h) {
+    acquire(h);
+    put(h, TI_TOTAL, "den_total")->a = val_named(h->k, "den");
+    map(h, "r1",
+        ag_node_op(&h->k->nodes, OP_SELECT, op(h, OP_GT, use(h, "den_total"), real(h, 0)), op(h, OP_DIV, real(h, 1), use(h, "den_total")), real(h, 0),
+                   h->span));
+    map(h, "acc", op(h, OP_MUL, use(h, "acc"), use(h, "r1")));
+    store(h, TI_STORE, "acc", TEN_O);
+    map(h, "lse", op(h, OP_ADD, op(h, OP_MUL, use(h, "mx"), real(h, 0.25)), ag_node_op(&h->k->nodes, OP_LOG2, use(h, "den_total"), 0, 0, h->span)));
+    store(h, TI_STORE_ROW, "lse", TEN_LSE);
+}
+static void describe_tensors(Kernel *k) {
+    static const char *const name[TEN_COUNT] = {"q", "k", "v", "o", "lse"};
+    for (int t = 0; t < TEN_COUNT; t++) {
+        bool keys = t == TEN_K || t == TEN_V;
+        k->tensor[t] = (KernelTensor){.name = name[t],
+                                      .type = t == TEN_LSE ? DT_F32 : DT_BF16,
+                                      .rank = t == TEN_LSE ? 3 : 4,
+                                      .cols = t == TEN_LSE ? 0 : 16,
+                                      .rows = keys ? SZ_SK : SZ_SQ,
+                                      .heads = keys ? SZ_HKV : SZ_HQ,
+                                      .output = t == TEN_O || t == TEN_LSE,
+                                      .optional = t == TEN_LSE,
+                                      .used = true};
+    }
+}
+
+/* The spec of c, which was compiled no further than needed for it, with a kernel by hand. */
+static Compilation *by_hand(const char *spec) {
+    const attngen_dim dims[] = {{"D", 16}};
+    attngen_source a = source("spec.yaml", spec), b = source("schedule.yaml", PLAIN);
+    Compilation *c = ag_compile_text(&a, &b, "sm_80", dims, 1, "lower");
+    assert_int_equal(c->diag.status, ATTNGEN_OK);
+    bool causal = spec == CAUSAL;
+    Kernel *k = c->fn.kernel = ag_kernel_new(&c->diag, c->fn.spec, c->fn.sched, c->fn.target, STR("hand"));
+    Hand h = {k, &k->role[0].body, {0}};
+    k->role[0] = (Role){.name = "all", .warps = 2};
+    k->nrole = k->nbarrier = 1;
+    k->barrier[0] = (Barrier){.name = "all", .kind = BARRIER_BLOCK};
+    describe_tensors(k);
+    add_values(&h);
+    Ref in_range = op(&h, OP_LT, axis(&h, AX_K), size(&h, SZ_SK));
+    k->guard = causal ? op(&h, OP_AND, op(&h, OP_LE, axis(&h, AX_K), axis(&h, AX_Q)), in_range) : in_range;
+    decode_block(&h);
+    bound_keys(&h, causal);
+    put(&h, TI_FILL, "mx")->e[0] = real(&h, -INFINITY);
+    put(&h, TI_FILL, "den")->e[0] = real(&h, 0);
+    put(&h, TI_FILL, "acc")->e[0] = real(&h, 0);
+    copy(&h, "Q", TEN_Q, use(&h, "row0"), "h");
+    fetch_k(&h, op(&h, OP_SUB, use(&h, "j_hi"), num(&h, 1)));
+    put(&h, TI_COMMIT, NULL);
+    if (causal) h.span = c->fn.spec->mask->span;
+    key_loop(&h, use(&h, "j_hi"), use(&h, "j_plain_hi"), true);
+    key_loop(&h, use(&h, "j_plain_hi"), use(&h, "j_lo"), false);
+    h.span = (Span){0};
+    outputs(&h);
+    return c;
+}
 
 /* ---- editing */
 
@@ -112,13 +349,6 @@ static void twice(Kernel *k, TileOp op, const char *name, int n) {
 
 static void shift(Kernel *k, Ref *e, int64_t by) { *e = ag_node_op(&k->nodes, OP_ADD, *e, ag_node_int(&k->nodes, by), 0, (Span){0}); }
 
-static int val_named(const Kernel *k, const char *name) {
-    for (int v = 0; v < k->nval; v++)
-        if (ag_str_is(k->val[v].name, name)) return v;
-    fail_msg("no value %s", name);
-    return -1;
-}
-
 typedef struct Swap {
     Kernel *k;
     int from, to;
@@ -135,6 +365,7 @@ static void replace(Kernel *k, Ref *e, const char *from, const char *to) {
 
 /* ---- ways to break a kernel */
 
+static void nothing(Kernel *k) { (void)k; }
 static void no_wait(Kernel *k) { drop(k, TI_WAIT, NULL, 0); }
 static void no_sync(Kernel *k) { drop(k, TI_SYNC, NULL, 0); }
 static void wait_too_little(Kernel *k) { find(k, TI_WAIT, NULL, 0, NULL)->n = 1; }
@@ -142,6 +373,10 @@ static void no_release(Kernel *k) { drop(k, TI_SYNC, NULL, 1); }
 static void no_commit(Kernel *k) { drop_all(k, TI_COMMIT, NULL); }
 static void stage_one(Kernel *k) { find(k, TI_COPY, "K", 0, NULL)->e[0] = ag_node_int(&k->nodes, 1); }
 static void read_stage_one(Kernel *k) { find(k, TI_MMA, "acc", 0, NULL)->e[0] = ag_node_int(&k->nodes, 1); }
+static void read_other_stage(Kernel *k) {
+    k->val[val_named(k, "V")].stages = 2;
+    read_stage_one(k);
+}
 static void copy_twice(Kernel *k) { twice(k, TI_COPY, "Q", 0); }
 static void copy_at_end(Kernel *k) {
     Ins *i = ag_ins_clone(k, find(k, TI_COPY, "V", 0, NULL));
@@ -201,99 +436,81 @@ static void store_past_end(Kernel *k) { shift(k, &find(k, TI_STORE_ROW, "lse", 0
 static void store_elsewhere(Kernel *k) { shift(k, &find(k, TI_STORE_ROW, "lse", 0, NULL)->e[0], 8); }
 static void part_as_total(Kernel *k) { replace(k, &find(k, TI_MAP, "lse", 0, NULL)->e[0], "den_total", "den"); }
 static void no_total(Kernel *k) { drop(k, TI_TOTAL, "den_total", 0); }
+static void batch_past_end(Kernel *k) { shift(k, &find(k, TI_COPY, "V", 0, NULL)->e[3], 1); }
+static void no_score(Kernel *k) { drop(k, TI_MMA, "S", 0); }
 static void second_role(Kernel *k) {
     k->role[1] = (Role){.name = "load", .warp0 = 2, .warps = 1};
     k->nrole = 2;
 }
 
-/* The ring's stages in the wrong order: the copy of the next step goes where the current one is read. */
-static void stages_swapped(Kernel *k) {
-    for (int n = 0; n < 2; n++) {
-        Ins *i = find(k, TI_COPY, "K", n, NULL);
-        i->e[0] = ag_node_op(&k->nodes, OP_SUB, ag_node_int(&k->nodes, 1), i->e[0], 0, (Span){0});
-    }
-}
-static void read_other_stage(Kernel *k) {
-    Ins *i = find(k, TI_MMA, "acc", 0, NULL);
-    i->e[0] = ag_node_op(&k->nodes, OP_SUB, ag_node_int(&k->nodes, 1), i->e[0], 0, (Span){0});
-}
-static void wait_for_one_less(Kernel *k) {
-    int last = 0;
-    Block *b;
-    for (int n = 0; n = last, find_in(k, &k->role[0].body, TI_WAIT, NULL, &n, &b); last++) find(k, TI_WAIT, NULL, last, NULL)->n++;
-}
-
 typedef struct Breakage {
-    const char *spec, *schedule;
+    const char *spec;
     void (*edit)(Kernel *);
     const char *message;
 } Breakage;
 
 static const Breakage breakage[] = {
-    {CAUSAL, PLAIN, no_wait, "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0] before its copy has arrived: a wait is missing"},
-    {CAUSAL, PLAIN, wait_too_little, "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0] before its copy has arrived: a wait is missing"},
-    {CAUSAL, PLAIN, no_sync,
-     "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0] before its copy is visible to all threads: a sync is missing"},
-    {CAUSAL, PLAIN, no_release,
+    {CAUSAL, no_wait, "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0] before its copy has arrived: a wait is missing"},
+    {CAUSAL, wait_too_little, "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0] before its copy has arrived: a wait is missing"},
+    {CAUSAL, no_sync, "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0] before its copy is visible to all threads: a sync is missing"},
+    {CAUSAL, no_release,
      "simulated block 0 (m 0, h 0, b 0): copy K [stage 0]: overwrites K [stage 0] before its release: no sync since it was last used"},
-    {CAUSAL, PLAIN, no_commit, "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0], whose copy is in a group that was never committed"},
-    {CAUSAL, PLAIN, stage_one, "simulated block 0 (m 0, h 0, b 0): copy K [stage 1]: stage 1 of K, which has 1 stage"},
-    {CAUSAL, PLAIN, read_stage_one, "simulated block 0 (m 0, h 0, b 0): mma acc: stage 1 of V, which has 1 stage (from spec.yaml:2)"},
-    {CAUSAL, PLAIN, copy_twice, "simulated block 0 (m 0, h 0, b 0): copy Q [stage 0]: overwrites Q [stage 0] while a copy into it is unfinished"},
-    {CAUSAL, PLAIN, copy_at_end, "simulated block 0 (m 0, h 0, b 0): the kernel ends while a copy into V [stage 0] is unfinished: a wait is missing"},
-    {CAUSAL, PLAIN, uncommitted_at_end,
+    {CAUSAL, no_commit, "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0], whose copy is in a group that was never committed"},
+    {CAUSAL, stage_one, "simulated block 0 (m 0, h 0, b 0): copy K [stage 1]: stage 1 of K, which has 1 stage"},
+    {CAUSAL, read_stage_one, "simulated block 0 (m 0, h 0, b 0): mma acc: stage 1 of V, which has 1 stage (from spec.yaml:2)"},
+    {CAUSAL, copy_twice, "simulated block 0 (m 0, h 0, b 0): copy Q [stage 0]: overwrites Q [stage 0] while a copy into it is unfinished"},
+    {CAUSAL, copy_at_end, "simulated block 0 (m 0, h 0, b 0): the kernel ends while a copy into V [stage 0] is unfinished: a wait is missing"},
+    {CAUSAL, uncommitted_at_end,
      "simulated block 0 (m 0, h 0, b 0): the kernel ends while a copy into V [stage 0] is unfinished: its group was never committed"},
-    {CAUSAL, PLAIN, overlap, "simulated block 0 (m 0, h 0, b 0): copy K [stage 0]: overwrites Q [stage 0] while a copy into it is unfinished"},
-    {CAUSAL, PLAIN, no_copy, "simulated block 0 (m 0, h 0, b 0): mma acc: reads V [stage 0], into which nothing was copied (from spec.yaml:2)"},
-    {CAUSAL, PLAIN, staging_too_early,
+    {CAUSAL, overlap, "simulated block 0 (m 0, h 0, b 0): copy K [stage 0]: overwrites Q [stage 0] while a copy into it is unfinished"},
+    {CAUSAL, no_copy, "simulated block 0 (m 0, h 0, b 0): mma acc: reads V [stage 0], into which nothing was copied (from spec.yaml:2)"},
+    {CAUSAL, staging_too_early,
      "simulated block 0 (m 0, h 0, b 0): store o: overwrites V [stage 0] before its release: no sync since it was last used"},
-    {CAUSAL, PLAIN, high_bound, "simulated launch: key 16 is visible to query row 16 (h 0, b 0) but key tile 1 is never visited"},
-    {CAUSAL, PLAIN, low_bound, "simulated launch: key 0 is visible to query row 0 (h 0, b 0) but key tile 0 is never visited"},
-    {DENSE, PLAIN, high_bound, "simulated launch: key 32 is visible to query row 0 (h 0, b 0) but key tile 2 is never visited"},
-    {DENSE, PLAIN, low_bound, "simulated launch: key 0 is visible to query row 0 (h 0, b 0) but key tile 0 is never visited"},
-    {CAUSAL, PLAIN, too_low_bound, "simulated block 0 (m 0, h 0, b 0): copy K [stage 0]: rows -16..-1 of k, which has 40"},
-    {CAUSAL, PLAIN, late_split,
+    {CAUSAL, high_bound, "simulated launch: key 16 is visible to query row 16 (h 0, b 0) but key tile 1 is never visited"},
+    {CAUSAL, low_bound, "simulated launch: key 0 is visible to query row 0 (h 0, b 0) but key tile 0 is never visited"},
+    {DENSE, high_bound, "simulated launch: key 32 is visible to query row 0 (h 0, b 0) but key tile 2 is never visited"},
+    {DENSE, low_bound, "simulated launch: key 0 is visible to query row 0 (h 0, b 0) but key tile 0 is never visited"},
+    {CAUSAL, too_low_bound, "simulated block 0 (m 0, h 0, b 0): copy K [stage 0]: rows -16..-1 of k, which has 40"},
+    {CAUSAL, late_split,
      "simulated block 0 (m 0, h 0, b 0): mma acc: key 1 is hidden from query row 0 but is not masked in a plain step (from spec.yaml:2)"},
-    {DENSE, PLAIN, late_split,
+    {DENSE, late_split,
      "simulated block 0 (m 0, h 0, b 0): mma acc: key 40 is past the last of 40 but is not masked for query row 0 in a plain step"},
-    {CAUSAL, PLAIN, no_mask,
+    {CAUSAL, no_mask,
      "simulated block 0 (m 0, h 0, b 0): mma acc: key 16 is hidden from query row 0 but is not masked in a plain step (from spec.yaml:2)"},
-    {CAUSAL, PLAIN, mask_too_much, "simulated block 0 (m 0, h 0, b 0): mma acc: key 18 is visible to query row 18 but is masked (from spec.yaml:2)"},
-    {CAUSAL, PLAIN, wrong_positions, "simulated block 0 (m 0, h 0, b 0): map S: keys start at 32, but S holds those from 16 on (from spec.yaml:2)"},
-    {CAUSAL, PLAIN, wrong_queries,
-     "simulated block 0 (m 0, h 0, b 0): map S: query positions start at 1, but S holds those from 0 on (from spec.yaml:2)"},
-    {CAUSAL, PLAIN, contract_twice, "simulated block 0 (m 0, h 0, b 0): mma acc: key tile 1 is visited twice (from spec.yaml:2)"},
-    {CAUSAL, PLAIN, no_rescale,
+    {CAUSAL, mask_too_much, "simulated block 0 (m 0, h 0, b 0): mma acc: key 18 is visible to query row 18 but is masked (from spec.yaml:2)"},
+    {CAUSAL, wrong_positions, "simulated block 0 (m 0, h 0, b 0): map S: keys start at 32, but S holds those from 16 on (from spec.yaml:2)"},
+    {CAUSAL, wrong_queries, "simulated block 0 (m 0, h 0, b 0): map S: query positions start at 1, but S holds those from 0 on (from spec.yaml:2)"},
+    {CAUSAL, contract_twice, "simulated block 0 (m 0, h 0, b 0): mma acc: key tile 1 is visited twice (from spec.yaml:2)"},
+    {CAUSAL, no_rescale,
      "simulated block 0 (m 0, h 0, b 0): mma acc: acc is accumulated under an older maximum: rescale is missing (from spec.yaml:2)"},
-    {CAUSAL, PLAIN, no_rescale_den,
+    {CAUSAL, no_rescale_den,
      "simulated block 0 (m 0, h 0, b 0): reduce den: den is accumulated under an older maximum: rescale is missing (from spec.yaml:2)"},
-    {CAUSAL, PLAIN, stale_maximum,
+    {CAUSAL, stale_maximum,
      "simulated block 0 (m 0, h 0, b 0): map den: den is rescaled from a maximum that it is not relative to (from spec.yaml:2)"},
-    {CAUSAL, PLAIN, wrong_rows, "simulated block 0 (m 0, h 0, b 0): mma acc: P is for keys 16..31, but V holds rows 32..47 (from spec.yaml:2)"},
-    {CAUSAL, PLAIN, rows_past_end, "simulated block 1 (m 1, h 0, b 0): copy Q [stage 0]: rows 32..55 of q, which has 40"},
-    {CAUSAL, PLAIN, wrong_head, "simulated block 0 (m 0, h 0, b 0): mma S: query head 0 of batch 0 takes head 1 of batch 0 of k, not head 0"},
-    {CAUSAL, PLAIN, head_past_end, "simulated block 2 (m 0, h 1, b 0): mma S: query head 1 of batch 0 takes head 1 of batch 0 of k, not head 0"},
-    {CAUSAL, PLAIN, no_fill, "simulated block 0 (m 0, h 0, b 0): map acc: reads acc before it is written (from spec.yaml:2)"},
-    {CAUSAL, PLAIN, no_store, "simulated launch: query row 0 of o (h 0, b 0) is never written"},
-    {CAUSAL, PLAIN, no_lse, "simulated launch: query row 0 of lse (h 0, b 0) is never written"},
-    {CAUSAL, PLAIN, one_block_less, "simulated launch: query row 32 of o (h 3, b 0) is never written"},
-    {CAUSAL, PLAIN, store_twice, "simulated block 0 (m 0, h 0, b 0): store_row lse: query row 0 is written twice"},
-    {CAUSAL, PLAIN, store_past_end, "simulated block 1 (m 1, h 0, b 0): store_row lse: rows 32..40 of lse, which has 40"},
-    {CAUSAL, PLAIN, store_elsewhere,
+    {CAUSAL, wrong_rows, "simulated block 0 (m 0, h 0, b 0): mma acc: P is for keys 16..31, but V holds rows 32..47 (from spec.yaml:2)"},
+    {CAUSAL, rows_past_end, "simulated block 1 (m 1, h 0, b 0): copy Q [stage 0]: rows 32..55 of q, which has 40"},
+    {CAUSAL, wrong_head, "simulated block 0 (m 0, h 0, b 0): mma S: query head 0 of batch 0 takes head 1 of batch 0 of k, not head 0"},
+    {CAUSAL, head_past_end, "simulated block 2 (m 0, h 1, b 0): mma S: query head 1 of batch 0 takes head 1 of batch 0 of k, not head 0"},
+    {CAUSAL, no_fill, "simulated block 0 (m 0, h 0, b 0): map acc: reads acc before it is written (from spec.yaml:2)"},
+    {CAUSAL, no_store, "simulated launch: query row 0 of o (h 0, b 0) is never written"},
+    {CAUSAL, no_lse, "simulated launch: query row 0 of lse (h 0, b 0) is never written"},
+    {CAUSAL, one_block_less, "simulated launch: query row 32 of o (h 3, b 0) is never written"},
+    {CAUSAL, store_twice, "simulated block 0 (m 0, h 0, b 0): store_row lse: query row 0 is written twice"},
+    {CAUSAL, store_past_end, "simulated block 1 (m 1, h 0, b 0): store_row lse: rows 32..40 of lse, which has 40"},
+    {CAUSAL, store_elsewhere,
      "simulated block 0 (m 0, h 0, b 0): store_row lse: lse holds query rows from 0 on of head 0 of batch 0, not from 8 on of head 0 of batch 0"},
-    {CAUSAL, PLAIN, part_as_total, "simulated block 0 (m 0, h 0, b 0): map lse: reads den, of which each lane of a quad holds a part, as a total"},
-    {CAUSAL, PLAIN, no_total, "simulated block 0 (m 0, h 0, b 0): map r1: reads den_total before it is written"},
-    {CAUSAL, PLAIN, second_role, "simulated block 0 (m 0, h 0, b 0): deadlock: role all waits at sync all, role load has ended"},
-    {DENSE, DOUBLE, stages_swapped, "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0] before its copy has arrived: a wait is missing"},
-    {DENSE, DOUBLE, read_other_stage, "simulated block 0 (m 0, h 0, b 0): mma acc: reads V [stage 1] before its copy has arrived: a wait is missing"},
-    {DENSE, DOUBLE, wait_for_one_less,
-     "simulated block 0 (m 0, h 0, b 0): load Q_frag: reads Q [stage 0] before its copy has arrived: a wait is missing"},
+    {CAUSAL, part_as_total, "simulated block 0 (m 0, h 0, b 0): map lse: reads den, of which each lane of a quad holds a part, as a total"},
+    {CAUSAL, no_total, "simulated block 0 (m 0, h 0, b 0): map r1: reads den_total before it is written"},
+    {CAUSAL, second_role, "simulated block 0 (m 0, h 0, b 0): deadlock: role all waits at sync all, role load has ended"},
+    {CAUSAL, batch_past_end, "y"},
+    {CAUSAL, no_score, "z"},
+    {CAUSAL, read_other_stage, "w"},
 };
 
 static void test_breakages(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof breakage / sizeof *breakage; i++) {
-        Compilation *c = compile(breakage[i].spec, breakage[i].schedule);
+        Compilation *c = by_hand(breakage[i].spec);
         breakage[i].edit(c->fn.kernel);
         expect(c, &shape40, breakage[i].message);
         ag_compilation_free(c);
@@ -303,9 +520,9 @@ static void test_breakages(void **state) {
 /* What looks like a breakage and is none. */
 static void test_harmless(void **state) {
     (void)state;
-    static void (*const edit[])(Kernel *) = {sync_copy, stage_over_v};
+    static void (*const edit[])(Kernel *) = {nothing, sync_copy, stage_over_v};
     for (size_t i = 0; i < sizeof edit / sizeof *edit; i++) {
-        Compilation *c = compile(CAUSAL, PLAIN);
+        Compilation *c = by_hand(CAUSAL);
         edit[i](c->fn.kernel);
         expect(c, &shape40, "");
         ag_compilation_free(c);
@@ -343,7 +560,7 @@ static void check_result(const Compilation *c, const Case *shape) {
 
 static void test_compiled(void **state) {
     (void)state;
-    static const char *const spec[] = {CAUSAL, DENSE, CUT};
+    static const char *const spec[] = {CAUSAL, DENSE, CUT, LOGS, RICH};
     static const char *const schedule[] = {PLAIN, DOUBLE, SCHEDULE("regs", "2", "1", "direct", "each", "peeled", "forward"),
                                            SCHEDULE("smem", "1", "3", "smem", "each", "flagged", "reverse"),
                                            SCHEDULE("smem", "4", "2", "smem", "together", "peeled", "reverse")};
@@ -359,7 +576,7 @@ static void test_compiled(void **state) {
 static void test_sampled(void **state) {
     (void)state;
     static const Case wide = {.B = 1, .Hkv = 1, .group = 1, .Sq = 600, .Sk = 9000, .offset = ATTNGEN_ALIGN_END};
-    Compilation *c = compile(CAUSAL, PLAIN);
+    Compilation *c = by_hand(CAUSAL);
     expect(c, &wide, "");
     high_bound(c->fn.kernel);
     expect(c, &wide, "simulated launch: key 8416 is visible to query row 16 (h 0, b 0) but key tile 526 is never visited");

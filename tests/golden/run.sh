@@ -1,0 +1,31 @@
+#!/bin/sh
+# Compares what the compiler prints with the files here, or rewrites them.
+#   tests/golden/run.sh [--update] [ATTNGEN]      ATTNGEN: the binary, default build/attngen
+# A golden is FOLDER/NAME.EXT for a shipped spec NAME, printed for sm_90:
+#   NAME.math.txt  --as math       NAME.tile.txt  --as tile       NAME.cu  --as cu
+set -u
+update=false
+[ "${1:-}" = --update ] && update=true && shift
+here=$(cd "$(dirname "$0")" && pwd)
+attngen=${1:-$here/../../build/attngen}
+new=$(mktemp) || exit 1
+trap 'rm -f "$new"' EXIT
+
+total=0 failed=0
+for golden in "$here"/*/*.math.txt "$here"/*/*.tile.txt "$here"/*/*.cu; do
+    [ -e "$golden" ] || continue
+    file=$(basename "$golden")
+    name=${file%%.*} kind=${file#*.}
+    total=$((total + 1))
+    if ! "$attngen" emit "$name" -a sm_90 --as "${kind%.txt}" >"$new"; then
+        echo "golden: $file: attngen failed" >&2
+        failed=$((failed + 1))
+    elif $update; then
+        cmp -s "$new" "$golden" || { cp "$new" "$golden" && echo "golden: $file: rewritten"; }
+    elif ! diff -u "$golden" "$new" >&2; then
+        echo "golden: $file: differs; if that is meant, run tests/golden/run.sh --update" >&2
+        failed=$((failed + 1))
+    fi
+done
+echo "golden: $total files, $failed failed"
+[ $total -gt 0 ] && [ $failed -eq 0 ]
