@@ -101,12 +101,14 @@ static Format format_of(const Kernel *k, const Node *n) {
 static void put(const Emit *e, Buf *out, Ref r, const Names *x, const char *const *shared, int outer);
 
 /* How tightly operand i must bind to stand without parentheses. */
-static int need_of(const Node *n, int prec, int i) {
+static int need_of(const Emit *e, const Node *n, int prec, int i) {
+    const Node *x = &e->k->nodes.n[n->arg[i]];
     if (prec == P_ATOM) return 0; /* between a call's parentheses */
     if (n->op == OP_SELECT) return i == 0 ? P_COND + 1 : P_COND;
-    if (prec == P_UNARY) return P_UNARY + 1; /* no "--x" */
-    bool mixed_logic = n->op == OP_OR;       /* && inside || is right without, but compilers warn */
-    return mixed_logic ? P_AND + 1 : i == 0 || ag_op_has(n->op, 'A') ? prec : prec + 1;
+    if (prec == P_UNARY) return P_UNARY + 1;                                   /* no "--x" */
+    if (n->op == OP_OR) return P_AND + 1;                                      /* && inside || is right without, but compilers warn */
+    bool same = x->op == n->op && ag_op_has(n->op, 'A') && n->type != T_FLOAT; /* float sums and products keep their order */
+    return i == 0 || same ? prec : prec + 1;
 }
 
 static void put_operation(const Emit *e, Buf *out, const Node *n, Format f, const Names *x, const char *const *shared) {
@@ -117,7 +119,7 @@ static void put_operation(const Emit *e, Buf *out, const Node *n, Format f, cons
             continue;
         }
         int i = *++p - '0';
-        put(e, out, n->arg[i], x, shared, need_of(n, f.prec, i));
+        put(e, out, n->arg[i], x, shared, need_of(e, n, f.prec, i));
     }
 }
 

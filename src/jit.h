@@ -84,7 +84,8 @@ typedef struct NvrtcEnv {
  * id: what distinguishes this compiler (real file name, size, a hash of its ends), part of the cache key.
  * log (may be NULL) gets a line per place looked at. */
 attngen_status ag_nvrtc_find(const char *explicit_path, const NvrtcEnv *env, char path[4096], char id[256], char *log, size_t nlog, Err *e);
-/* Options that change the result, without the architecture; ends with NULL.  An NVRTC too old for one (its id is in the key too) goes without. */
+/* Options that change the result, without the architecture; ends with NULL.  Whether one is left out depends on the
+ * version of NVRTC and the architecture alone, which are in the key too. */
 extern const char *const ag_nvrtc_options[];
 /* 12.3 or newer, else ATTNGEN_E_NO_NVRTC.  ag_nvrtc_close leaves the library itself loaded. */
 attngen_status ag_nvrtc_open(Nvrtc **out, const char *path, Err *e);

@@ -35,7 +35,7 @@ struct Nvrtc {
     int major, minor;
 };
 
-/* Measured with NVRTC 13.0: without it the big kernels spill 12 to 130 bytes per thread, and compiling takes a third longer. */
+/* Measured with NVRTC 13.0: without it the big kernels spill, up to 200 bytes per thread, and compiling takes a third longer. */
 #define FAST_COMPILE "--Ofast-compile=min"
 const char *const ag_nvrtc_options[] = {"--std=c++17", "--ptxas-options=-v", FAST_COMPILE, NULL};
 
@@ -154,15 +154,16 @@ typedef struct Options {
     char arch[OPTION_BYTES];
 } Options;
 
-/* NVRTC 12.9 is the first with FAST_COMPILE (older ones refuse it) and the first with a cache of its own, which is off: a cold
- * compile is to be cold. */
+/* NVRTC 12.9 is the first that takes FAST_COMPILE.  For sm_90a and its like it must not be: ptxas then ignores setmaxnreg (C7504).
+ * A cold compile is to be cold: NVRTC's own cache (12.9 and newer) is off. */
 static void make_options(Options *o, const Nvrtc *n, const char *arch, bool ptx) {
+    bool recent = n->major * 100 + n->minor >= 1209, fast = recent && arch[strlen(arch) - 1] != 'a';
     snprintf(o->arch, sizeof o->arch, "--gpu-architecture=%s%s", ptx ? "compute_" : "sm_", arch + 3);
     o->n = 0;
     o->item[o->n++] = o->arch;
-    bool recent = n->major * 100 + n->minor >= 1209;
-    for (const char *const *p = ag_nvrtc_options; *p; p++)
-        if (recent || strcmp(*p, FAST_COMPILE)) o->item[o->n++] = *p;
+    for (const char *const *p = ag_nvrtc_options; *p; p++) {
+        if (fast || strcmp(*p, FAST_COMPILE)) o->item[o->n++] = *p;
+    }
     if (recent) o->item[o->n++] = "--no-cache";
 }
 

@@ -73,7 +73,6 @@ static void plan(Pipe *p, const Block *step) {
         x->issue = same_step ? last[r] + 1 : 0;
         x->ahead = same_step ? x->stages : x->stages - 1;
         p->commits[x->issue] = true;
-        assert(x->ahead > 0 || x->issue < x->acquire); /* the schedule's check: acquire together needs two stages */
     }
 }
 
@@ -114,9 +113,29 @@ static const char *ring_names(const Pipe *p, bool (*pick)(const Ring *, int), in
 static bool acquired_at(const Ring *x, int point) { return x->acquire == point; }
 static bool issued_at(const Ring *x, int point) { return x->issue == point; }
 
+static void add_copies(Pipe *p, Block *b, Ins *at, int point) {
+    for (int r = 0; r < p->nring; r++)
+        if (p->ring[r].issue == point) add(b, at, issue(p, &p->ring[r], ag_kval(p->k, p->k->key_loop), p->ring[r].ahead, p->ring[r].ahead > 0));
+    if (p->commits[point]) add(b, at, ag_ins(p->k, TI_COMMIT, -1));
+}
+
+/* A ring of one stage that no other point could refill: the copy is issued and waited for at the same place. */
+static bool is_synchronous(const Pipe *p, int point) {
+    for (int r = 0; r < p->nring; r++)
+        if (p->ring[r].issue == point && p->ring[r].acquire == point && p->ring[r].ahead == 0) return true;
+    return false;
+}
+
 static void acquire_point(Pipe *p, Block *b, Ins *at, int point) {
     Kernel *k = p->k;
     int n = -1;
+    if (is_synchronous(p, point)) {
+        add(b, at, ag_ins(k, TI_SYNC, -1));
+        add_copies(p, b, at, point);
+        add(b, at, ag_ins(k, TI_WAIT, -1)); /* for all groups */
+        add(b, at, ag_ins(k, TI_SYNC, -1));
+        return;
+    }
     for (int r = 0; r < p->nring; r++)
         if (p->ring[r].acquire == point && (n < 0 || groups_since(p, r) < n)) n = groups_since(p, r);
     Ins *wait = ag_ins(k, TI_WAIT, -1);
@@ -126,9 +145,7 @@ static void acquire_point(Pipe *p, Block *b, Ins *at, int point) {
                      .s;
     add(b, at, wait);
     add(b, at, ag_ins(k, TI_SYNC, -1));
-    for (int r = 0; r < p->nring; r++)
-        if (p->ring[r].issue == point) add(b, at, issue(p, &p->ring[r], ag_kval(k, k->key_loop), p->ring[r].ahead, p->ring[r].ahead > 0));
-    if (p->commits[point]) add(b, at, ag_ins(k, TI_COMMIT, -1));
+    add_copies(p, b, at, point);
 }
 
 static void rewrite_step(Pipe *p, Block *b) {

@@ -11,55 +11,31 @@
  * Values that vary with fewer axes than their use are computed once per block, or once per row (Node.axes, from hoist). */
 #include <assert.h>
 
-#include "compile.h"
-
-typedef enum Level { LEVEL_ONCE, LEVEL_ROW, LEVEL_ELEM } Level;
-
-typedef struct Tiler {
-    Diag *d;
-    Kernel *k;
-    const Math *m;
-    const Stream *s;
-    Block *pre, *step, *post; /* before, inside and after the key loop */
-    Block *here;              /* where row values go now */
-    Level level;              /* of the expression being built */
-    int *held;                /* per math node: tile value that holds it now, -1 */
-    int *fresh, *kept;        /* per carry: value after and before this step's update */
-    Ref *todo;                /* bodies still to be computed in this step */
-    int ntodo;
-    int shared[TEN_COUNT]; /* per tensor: its shared tile, -1 */
-    int b, h, g, row0, q0, q_last, j;
-    int nonce, nrow; /* counters for names */
-} Tiler;
+#include "tiler.h"
 
 enum { LAZY_LOG2 = 8 };
 
 static int round_up(int x, int to) { return (x + to - 1) / to * to; }
-static int64_t field(const Kernel *k, FieldId f) { return k->sched->f[f].v; }
 
-/* ---- small builders */
-static Ref op2(Tiler *t, Op op, Ref a, Ref b) { return ag_node_op(&t->k->nodes, op, a, b, 0, (Span){0}); }
-static Ref num(Tiler *t, int64_t v) { return ag_node_int(&t->k->nodes, v); }
-static Ref size(Tiler *t, Size s) { return ag_node_leaf(&t->k->nodes, OP_SIZE, T_INT, s, (Span){0}); }
-static Ref val(Tiler *t, int v) { return ag_kval(t->k, v); }
+/* ---- builders */
 
-static Ins *add(Tiler *t, Block *to, TileOp op, int dst, const char *note) {
+Ins *ag_tiler_add(Tiler *t, Block *to, TileOp op, int dst, const char *note) {
     Ins *i = ag_ins(t->k, op, dst);
     i->note = note;
     ag_block_append(to, i);
     return i;
 }
-static int let(Tiler *t, Block *to, const char *name, Ref e, const char *note) {
+int ag_tiler_let(Tiler *t, Block *to, const char *name, Ref e, const char *note) {
     int v = ag_val_scalar(t->k, name, t->k->nodes.n[e].type);
     t->k->val[v].nonneg = ag_nonneg(t->k, e);
-    add(t, to, TI_LET, v, note)->e[0] = e;
+    ag_tiler_add(t, to, TI_LET, v, note)->e[0] = e;
     return v;
 }
 static int frag(Tiler *t, const char *name, int cols, DType type, Layout layout) {
     return ag_val(t->k, (Val){.name = ag_str(name),
                               .space = SPACE_FRAG,
                               .type = type,
-                              .rows = (int)field(t->k, F_TILE_M),
+                              .rows = (int)tile_field(t->k, F_TILE_M),
                               .cols = cols,
                               .layout = layout,
                               .over = -1,
@@ -70,7 +46,7 @@ static int row(Tiler *t, Str name) {
     return ag_val(t->k, (Val){.name = name,
                               .space = SPACE_ROW,
                               .type = DT_F32,
-                              .rows = (int)field(t->k, F_TILE_M),
+                              .rows = (int)tile_field(t->k, F_TILE_M),
                               .cols = 1,
                               .over = -1,
                               .reference = -1,
@@ -78,7 +54,7 @@ static int row(Tiler *t, Str name) {
 }
 static void set_positions(Tiler *t, Ins *i) { /* where the elements of a map are */
     i->e[1] = val(t, t->q0);
-    i->e[2] = t->j >= 0 ? op2(t, OP_MUL, val(t, t->j), num(t, field(t->k, F_TILE_N))) : 0;
+    i->e[2] = t->j >= 0 ? op2(t, OP_MUL, val(t, t->j), num(t, tile_field(t->k, F_TILE_N))) : 0;
 }
 
 /* ---- expressions */
@@ -86,18 +62,17 @@ static Level level_of(const Node *n) {
     if (n->axes & (1 << AX_K | 1 << AX_D)) return LEVEL_ELEM;
     return n->axes & 1 << AX_Q ? LEVEL_ROW : LEVEL_ONCE;
 }
-static Ref rebuild(Tiler *t, Ref r, Level level);
 
 /* Computes math node r once per block or per row, ahead of its use, and remembers where. */
 static int materialise_low(Tiler *t, Ref r, Level level, const char *name) {
     if (t->held[r] >= 0) return t->held[r];
-    Ref e = rebuild(t, r, level);
+    Ref e = ag_tiler_expr(t, r, level);
     if (level == LEVEL_ONCE) {
         if (!name) name = ag_fmt(t->k->arena, "c%d", t->nonce++).s;
-        return t->held[r] = let(t, t->pre, name, e, NULL);
+        return t->held[r] = ag_tiler_let(t, t->pre, name, e, NULL);
     }
     int v = row(t, name ? ag_str(name) : ag_fmt(t->k->arena, "r%d", t->nrow++));
-    Ins *i = add(t, t->here, TI_MAP, v, NULL);
+    Ins *i = ag_tiler_add(t, t->here, TI_MAP, v, NULL);
     i->e[0] = e;
     i->span = t->m->nodes.n[r].span;
     set_positions(t, i);
@@ -128,7 +103,7 @@ static Ref swap_node(void *payload, Ref r) {
     return worth ? val(t, materialise_low(t, r, own, NULL)) : 0;
 }
 
-static Ref rebuild(Tiler *t, Ref r, Level level) {
+Ref ag_tiler_expr(Tiler *t, Ref r, Level level) {
     Level outer = t->level;
     t->level = level;
     /* the root itself is what is being computed: only what is below it may be taken from elsewhere, unless it is held */
@@ -165,8 +140,8 @@ static Ref overwritable(Tiler *t, Ref r) {
 /* Puts element-level node r, computed as e, into a fragment and remembers it there. */
 static int materialise_elem(Tiler *t, Ref r, Ref e, const char *name, const char *note) {
     Ref old = t->held[r] >= 0 ? r : overwritable(t, r);
-    int v = old ? t->held[old] : frag(t, name, (int)field(t->k, F_TILE_N), DT_F32, LAYOUT_ACC);
-    Ins *i = add(t, t->step, TI_MAP, v, note);
+    int v = old ? t->held[old] : frag(t, name, (int)tile_field(t->k, F_TILE_N), DT_F32, LAYOUT_ACC);
+    Ins *i = ag_tiler_add(t, t->step, TI_MAP, v, note);
     i->e[0] = e;
     i->span = t->m->nodes.n[r].span;
     set_positions(t, i);
@@ -174,92 +149,13 @@ static int materialise_elem(Tiler *t, Ref r, Ref e, const char *name, const char
     return t->held[r] = v;
 }
 
-/* ---- the guard: the mask with the end of the keys */
-static bool positive(const Math *m, Ref r) {
-    const Node *n = &m->nodes.n[r];
-    if (n->op == OP_CONST) return n->type == T_FLOAT ? n->value.u.f > 0 : n->value.u.i > 0;
-    if (n->op == OP_PARAM) return m->spec->param[n->index].positive;
-    return n->op == OP_MUL && positive(m, n->arg[0]) && positive(m, n->arg[1]);
-}
-static bool zero_where_hidden(const Tiler *t, Ref r);
-/* Laws: is node r -inf (or 0) wherever the guarded maximum bodies are -inf? */
-static bool neg_inf_where_hidden(const Tiler *t, Ref r) {
-    const Node *n = &t->m->nodes.n[r];
-    for (int i = 0; i < t->s->ncarry; i++)
-        if (t->s->carry[i].combine == OP_RMAX && t->s->carry[i].body == r) return true;
-    switch (n->op) {
-    case OP_SUB: return neg_inf_where_hidden(t, n->arg[0]);
-    case OP_ADD: return neg_inf_where_hidden(t, n->arg[0]) || neg_inf_where_hidden(t, n->arg[1]);
-    case OP_MUL:
-        return (positive(t->m, n->arg[0]) && neg_inf_where_hidden(t, n->arg[1])) || (positive(t->m, n->arg[1]) && neg_inf_where_hidden(t, n->arg[0]));
-    default: return false;
-    }
-}
-static bool zero_where_hidden(const Tiler *t, Ref r) {
-    const Node *n = &t->m->nodes.n[r];
-    switch (n->op) {
-    case OP_EXP:
-    case OP_EXP2: return neg_inf_where_hidden(t, n->arg[0]);
-    case OP_MUL: return zero_where_hidden(t, n->arg[0]) || zero_where_hidden(t, n->arg[1]);
-    default: return false;
-    }
-}
-
-/* Keys that a row sees, if that is an interval: lo <= k < hi; 0: unbounded. */
-typedef struct Interval {
-    Ref lo, hi;
-} Interval;
-static bool is_key(const Tiler *t, Ref r) { return t->k->nodes.n[r].op == OP_AXIS && t->k->nodes.n[r].index == AX_K; }
-static bool has_key(const Tiler *t, Ref r) { return ag_expr_uses(t->k, r, OP_AXIS, AX_K); }
-static void tighten(Tiler *t, Ref *bound, Op op, Ref x) { *bound = *bound ? op2(t, op, *bound, x) : x; }
-/* Adds `k op x`, op one of < <= > >=. */
-static void bound_key(Tiler *t, Interval *i, Op op, Ref x) {
-    Ref next = op == OP_LE || op == OP_GT ? op2(t, OP_ADD, x, num(t, 1)) : x;
-    if (op == OP_LT || op == OP_LE)
-        tighten(t, &i->hi, OP_MIN, next);
-    else
-        tighten(t, &i->lo, OP_MAX, next);
-}
-/* Takes comparison `cond` into the interval: k op x, x op k, x - k op y; false if it is none of these. */
-static bool take_comparison(Tiler *t, Interval *i, const Node *n) {
-    static const Op mirror[OP_COUNT] = {[OP_LT] = OP_GT, [OP_LE] = OP_GE, [OP_GT] = OP_LT, [OP_GE] = OP_LE};
-    if (!mirror[n->op]) return false;
-    Ref a = n->arg[0], b = n->arg[1];
-    if (is_key(t, a) && !has_key(t, b)) return bound_key(t, i, n->op, b), true;
-    if (is_key(t, b) && !has_key(t, a)) return bound_key(t, i, mirror[n->op], a), true;
-    const Node *d = &t->k->nodes.n[a];
-    if (d->op != OP_SUB || !is_key(t, d->arg[1]) || has_key(t, d->arg[0]) || has_key(t, b)) return false;
-    /* x - k < y: k > x - y.  Distances are below 2^30 (launch.c), so y may be cut to that; then x - y - k stays in 32 bits. */
-    Ref far = num(t, 1 << 30), y = op2(t, OP_MIN, op2(t, OP_MAX, b, num(t, -(1 << 30))), far);
-    return bound_key(t, i, mirror[n->op], op2(t, OP_SUB, d->arg[0], y)), true;
-}
-/* Splits a conjunction into its interval and the rest (0: nothing is left). */
-static Ref take_conjunction(Tiler *t, Interval *i, Ref cond) {
-    const Node n = t->k->nodes.n[cond];
-    if (n.op == OP_AND) {
-        Ref a = take_conjunction(t, i, n.arg[0]), b = take_conjunction(t, i, n.arg[1]);
-        return a && b ? op2(t, OP_AND, a, b) : a ? a : b;
-    }
-    return take_comparison(t, i, &n) ? 0 : cond;
-}
-/* The mask and the end of the keys, with as few comparisons per element as there can be. */
-static Ref make_guard(Tiler *t) {
-    Ref key = ag_node_leaf(&t->k->nodes, OP_AXIS, T_INT, AX_K, (Span){0}), rest = 0, guard = 0;
-    Interval seen = {0};
-    if (t->m->range.mask) rest = take_conjunction(t, &seen, rebuild(t, t->m->range.mask, LEVEL_ELEM));
-    bound_key(t, &seen, OP_LT, size(t, SZ_SK));
-    guard = op2(t, OP_LT, key, seen.hi);
-    if (seen.lo) guard = op2(t, OP_AND, op2(t, OP_GE, key, seen.lo), guard);
-    return rest ? op2(t, OP_AND, rest, guard) : guard;
-}
-
 /* body of a carry as kernel expression, with hidden keys at the identity of its reduction */
 static Ref guarded(Tiler *t, const Carry *c, Ref body) {
     const Node *n = &t->m->nodes.n[body];
     double identity = c->combine == OP_RMAX ? c->init : 0.0;
-    if (c->combine == OP_RSUM && zero_where_hidden(t, body)) return rebuild(t, body, LEVEL_ELEM);
+    if (c->combine == OP_RSUM && ag_zero_where_hidden(t, body)) return ag_tiler_expr(t, body, LEVEL_ELEM);
     bool is_mask = n->op == OP_SELECT && n->arg[0] == t->m->range.mask && ag_node_is_neg_inf(&t->m->nodes, n->arg[2]) && c->combine == OP_RMAX;
-    Ref x = rebuild(t, is_mask ? n->arg[1] : body, LEVEL_ELEM);
+    Ref x = ag_tiler_expr(t, is_mask ? n->arg[1] : body, LEVEL_ELEM);
     return ag_node_op(&t->k->nodes, OP_SELECT, t->k->guard, x, ag_node_float(&t->k->nodes, identity), n->span);
 }
 
@@ -284,7 +180,7 @@ static int shared_tile(Tiler *t, int tensor) {
     int v = ag_val(t->k, (Val){.name = ag_str(upper),
                                .space = SPACE_SHARED,
                                .type = x->type,
-                               .rows = (int)field(t->k, keys ? F_TILE_N : F_TILE_M),
+                               .rows = (int)tile_field(t->k, keys ? F_TILE_N : F_TILE_M),
                                .cols = round_up(kt->cols, 16),
                                .stages = 1,
                                .swizzle = -1,
@@ -293,10 +189,10 @@ static int shared_tile(Tiler *t, int tensor) {
                                .over = -1,
                                .reference = -1,
                                .carry = -1});
-    Ins *i = add(t, keys ? t->step : t->pre, TI_COPY, v, NULL);
+    Ins *i = ag_tiler_add(t, keys ? t->step : t->pre, TI_COPY, v, NULL);
     i->a = tensor;
     i->e[0] = num(t, 0);
-    i->e[1] = keys ? op2(t, OP_MUL, val(t, t->j), num(t, field(t->k, F_TILE_N))) : val(t, t->row0);
+    i->e[1] = keys ? op2(t, OP_MUL, val(t, t->j), num(t, tile_field(t->k, F_TILE_N))) : val(t, t->row0);
     i->e[2] = size(t, kt->rows);
     i->e[3] = val(t, t->b);
     i->e[4] = val(t, kt->heads == SZ_HQ ? t->h : t->g);
@@ -316,8 +212,8 @@ static void contract_scores(Tiler *t, Ref r, uint8_t *seen) {
             ag_unsupported(t->d, n->span, "a sum over d must be of a product of one tensor over queries and one over keys");
             ag_stop(t->d);
         }
-        int v = frag(t, "S", (int)field(t->k, F_TILE_N), DT_F32, LAYOUT_ACC), sa = shared_tile(t, a), sb = shared_tile(t, b);
-        Ins *i = add(t, t->step, TI_MMA, v, "---- scores");
+        int v = frag(t, "S", (int)tile_field(t->k, F_TILE_N), DT_F32, LAYOUT_ACC), sa = shared_tile(t, a), sb = shared_tile(t, b);
+        Ins *i = ag_tiler_add(t, t->step, TI_MMA, v, "---- scores");
         i->a = sa;
         i->b = sb;
         i->e[0] = i->e[1] = num(t, 0);
@@ -333,6 +229,10 @@ static void contract_scores(Tiler *t, Ref r, uint8_t *seen) {
 static Ref weighted(const Tiler *t, Ref body, int *tensor) {
     const Node *n = &t->m->nodes.n[body];
     if (!(n->axes & 1 << AX_D)) return 0;
+    if (n->op == OP_LOAD) { /* all weights alike */
+        *tensor = n->index;
+        return t->one;
+    }
     for (int i = 0; i < 2 && n->op == OP_MUL; i++) {
         const Node *x = &t->m->nodes.n[n->arg[i]];
         if (x->op == OP_LOAD && !(t->m->nodes.n[n->arg[1 - i]].axes & 1 << AX_D)) {
@@ -342,82 +242,6 @@ static Ref weighted(const Tiler *t, Ref body, int *tensor) {
     }
     ag_unsupported(t->d, n->span, "a sum over keys must be of weights times one tensor over keys");
     ag_stop(t->d);
-}
-
-/* ---- prologue: which tile this block computes */
-
-/* Coordinates of the block, fastest first as grid.order says. */
-static void decode_nested(Tiler *t, Ref tiles, Ref place[AX_COUNT]) {
-    Ref rest = ag_node_leaf(&t->k->nodes, OP_BLOCK, T_INT, 0, (Span){0}), extent[AX_COUNT] = {0};
-    extent[AX_Q] = tiles;
-    extent[AX_H] = size(t, SZ_HQ);
-    extent[AX_B] = size(t, SZ_B);
-    for (int i = 0; i < 3; i++) {
-        Axis x = (Axis)t->k->sched->order[i];
-        place[x] = i < 2 ? op2(t, OP_MOD, rest, extent[x]) : rest;
-        rest = op2(t, OP_FLOORDIV, rest, extent[x]);
-    }
-}
-
-/* Heads in groups whose K and V fit in grid.group_mb, at most 64 KV heads; in a group tile after tile, each for all heads. */
-static void decode_grouped(Tiler *t, Ref tiles, Ref place[AX_COUNT]) {
-    const Spec *spec = t->m->spec;
-    int row_bytes = (spec->D + spec->Dv) * ag_dtype_bytes(spec->dtype);
-    int rows = (int)((field(t->k, F_GROUP_MB) << 20) / row_bytes);
-    Ref one = num(t, 1), all = op2(t, OP_MUL, size(t, SZ_B), size(t, SZ_HQ)), block = ag_node_leaf(&t->k->nodes, OP_BLOCK, T_INT, 0, (Span){0});
-    Ref kv = op2(t, OP_MIN, op2(t, OP_MAX, op2(t, OP_FLOORDIV, num(t, rows), op2(t, OP_MAX, size(t, SZ_SK), one)), one), num(t, 64));
-    Ref share = op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV));
-    int group = let(t, t->pre, "group", op2(t, OP_MIN, op2(t, OP_MUL, kv, share), all), "heads walked together: their K and V stay in L2");
-    Ref per_group = op2(t, OP_MUL, val(t, group), tiles);
-    int first = let(t, t->pre, "first", op2(t, OP_MUL, op2(t, OP_FLOORDIV, block, per_group), val(t, group)), NULL);
-    int rest = let(t, t->pre, "rest", op2(t, OP_MOD, block, per_group), NULL);
-    int heads = let(t, t->pre, "heads", op2(t, OP_MIN, val(t, group), op2(t, OP_SUB, all, val(t, first))), "the last group may be smaller");
-    t->k->val[heads].nonneg = true; /* first < B * Hq */
-    Ref head = op2(t, OP_ADD, val(t, first), op2(t, OP_MOD, val(t, rest), val(t, heads)));
-    Axis inner = (Axis)t->k->sched->order[1], outer = (Axis)t->k->sched->order[2];
-    Ref extent = size(t, inner == AX_H ? SZ_HQ : SZ_B);
-    place[AX_Q] = op2(t, OP_FLOORDIV, val(t, rest), val(t, heads));
-    place[inner] = op2(t, OP_MOD, head, extent);
-    place[outer] = op2(t, OP_FLOORDIV, head, extent);
-}
-
-static void decode_block(Tiler *t) {
-    Kernel *k = t->k;
-    Ref bm = num(t, field(k, F_TILE_M)), place[AX_COUNT] = {0};
-    Ref tiles_m = op2(t, OP_CEILDIV, size(t, SZ_SQ), bm);
-    k->blocks = op2(t, OP_MUL, op2(t, OP_MUL, tiles_m, size(t, SZ_HQ)), size(t, SZ_B));
-    int tiles = let(t, t->pre, "tiles_m", tiles_m, "---- the tile of this block");
-    if (field(k, F_GROUP_MB) > 0)
-        decode_grouped(t, val(t, tiles), place);
-    else
-        decode_nested(t, val(t, tiles), place);
-    if (field(k, F_LONGEST)) place[AX_Q] = op2(t, OP_SUB, op2(t, OP_SUB, val(t, tiles), num(t, 1)), place[AX_Q]);
-    int m = let(t, t->pre, "m", place[AX_Q], field(k, F_LONGEST) ? "last query tiles, with the most keys, first" : NULL);
-    k->val[m].nonneg = true;
-    t->h = let(t, t->pre, "h", place[AX_H], NULL);
-    t->b = let(t, t->pre, "b", place[AX_B], NULL);
-    t->g = let(t, t->pre, "g", op2(t, OP_FLOORDIV, val(t, t->h), op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV))), "kv head");
-    t->row0 = let(t, t->pre, "row0", op2(t, OP_MUL, val(t, m), bm), NULL);
-    t->q0 = let(t, t->pre, "q0", op2(t, OP_ADD, val(t, t->row0), size(t, SZ_OFF)), "position of the first query row");
-    Ref last = op2(t, OP_SUB, op2(t, OP_MIN, op2(t, OP_ADD, val(t, t->row0), bm), size(t, SZ_SQ)), num(t, 1));
-    t->q_last = let(t, t->pre, "q_last", op2(t, OP_ADD, last, size(t, SZ_OFF)), "and of the last");
-}
-
-/* Key tiles that can contribute. */
-static void bound_keys(Tiler *t) {
-    const KeyRange *r = &t->m->range;
-    Ref bn = num(t, field(t->k, F_TILE_N)), zero = num(t, 0), lo = zero, hi = size(t, SZ_SK);
-    if (r->need_lo) lo = op2(t, OP_MAX, rebuild(t, r->need_lo, LEVEL_ONCE), zero);
-    if (r->need_hi) hi = op2(t, OP_MIN, rebuild(t, r->need_hi, LEVEL_ONCE), hi);
-    if (r->never_needed) hi = zero;
-    int j_lo = let(t, t->pre, "j_lo", r->need_lo ? op2(t, OP_FLOORDIV, lo, bn) : zero, "---- key tiles j_lo .. j_hi can contribute");
-    Ref up = op2(t, OP_CEILDIV, r->need_hi ? op2(t, OP_MAX, hi, zero) : hi, bn);
-    int j_hi = let(t, t->pre, "j_hi", r->need_lo || r->need_hi ? op2(t, OP_MAX, up, val(t, j_lo)) : up, NULL);
-    t->k->lo = val(t, j_lo);
-    t->k->hi = val(t, j_hi);
-    t->k->never_clear = r->mask && r->never_plain;
-    if (r->plain_lo) t->k->clear_lo = rebuild(t, r->plain_lo, LEVEL_ONCE);
-    if (r->plain_hi) t->k->clear_hi = rebuild(t, r->plain_hi, LEVEL_ONCE);
 }
 
 /* ---- carries */
@@ -431,7 +255,7 @@ static void init_carries(Tiler *t) {
         x->reference = c->reference >= 0 ? t->kept[c->reference] : -1;
         x->partial = !wide && c->combine == OP_RSUM;
         t->kept[i] = t->fresh[i] = v;
-        add(t, t->pre, TI_FILL, v, i == 0 ? "---- carried over the key tiles" : NULL)->e[0] = ag_node_float(&t->k->nodes, c->init);
+        ag_tiler_add(t, t->pre, TI_FILL, v, i == 0 ? "---- carried over the key tiles" : NULL)->e[0] = ag_node_float(&t->k->nodes, c->init);
         if (c->combine == OP_RMAX) t->fresh[i] = row(t, ag_fmt(t->k->arena, "%.*s_new", STRF(c->name)));
     }
 }
@@ -449,7 +273,7 @@ static void step_max(Tiler *t, int index) {
     Ref e = guarded(t, c, c->body);
     forget_todo(t, c->body);
     int x = materialise_elem(t, c->body, e, "X", "hidden keys get -inf");
-    Ins *i = add(t, t->step, TI_REDUCE, t->fresh[index], "---- new maxima, and what older sums are worth under them");
+    Ins *i = ag_tiler_add(t, t->step, TI_REDUCE, t->fresh[index], "---- new maxima, and what older sums are worth under them");
     i->a = x;
     i->b = t->kept[index];
     i->reduce = OP_RMAX;
@@ -461,7 +285,7 @@ static void step_rescale(Tiler *t, int index) {
     if (!c->factor) return;
     int f = materialise_low(t, c->factor, LEVEL_ROW, ag_fmt(t->k->arena, c->reference > 0 ? "rescale%d" : "rescale", c->reference).s),
         v = t->kept[index];
-    Ins *i = add(t, t->step, TI_MAP, v, NULL);
+    Ins *i = ag_tiler_add(t, t->step, TI_MAP, v, NULL);
     i->e[0] = op2(t, OP_MUL, val(t, v), val(t, f));
     i->span = t->m->nodes.n[c->reduce].span;
     set_positions(t, i);
@@ -471,7 +295,7 @@ static void step_rescale(Tiler *t, int index) {
 static void step_move_maxima(Tiler *t) {
     for (int i = 0; i < t->s->ncarry; i++) {
         if (t->fresh[i] == t->kept[i]) continue;
-        Ins *x = add(t, t->step, TI_MAP, t->kept[i], NULL);
+        Ins *x = ag_tiler_add(t, t->step, TI_MAP, t->kept[i], NULL);
         x->e[0] = val(t, t->fresh[i]);
         set_positions(t, x);
     }
@@ -490,7 +314,7 @@ static Ref maxima_grew(Tiler *t) {
         if (!f) continue;
         const Node *n = &t->m->nodes.n[f];
         if (n->op != OP_EXP2) return 0;
-        Ref grew = op2(t, OP_LT, rebuild(t, n->arg[0], LEVEL_ROW), ag_node_float(&t->k->nodes, -LAZY_LOG2));
+        Ref grew = op2(t, OP_LT, ag_tiler_expr(t, n->arg[0], LEVEL_ROW), ag_node_float(&t->k->nodes, -LAZY_LOG2));
         any = any && any != grew ? op2(t, OP_OR, any, grew) : grew;
     }
     return any;
@@ -499,9 +323,9 @@ static Ref maxima_grew(Tiler *t) {
 /* The old maxima stay the reference until a row of the warp has outgrown its own by 2^LAZY_LOG2; weights are below that then, and sums stay finite.  Saves the
  * multiplication of the output fragment in nearly every step.  (The idea is FlashAttention-4's conditional rescaling.) */
 static bool step_lazy(Tiler *t) {
-    Ref grew = field(t->k, F_RESCALE) == 1 ? maxima_grew(t) : 0;
+    Ref grew = tile_field(t->k, F_RESCALE) == 1 ? maxima_grew(t) : 0;
     if (!grew) return false;
-    Ins *any = add(t, t->step, TI_ANY, -1, "---- where a maximum has outgrown its reference by 2^8, the reference moves");
+    Ins *any = ag_tiler_add(t, t->step, TI_ANY, -1, "---- where a maximum has outgrown its reference by 2^8, the reference moves");
     any->e[0] = grew;
     any->e[1] = val(t, t->q0);
     Block *step = t->step;
@@ -515,7 +339,7 @@ static bool step_lazy(Tiler *t) {
 }
 
 static void step_eager(Tiler *t) {
-    for (int i = 0; i < t->ntodo; i++) rebuild(t, t->todo[i], LEVEL_ELEM); /* for what it computes per row, which the factors can share */
+    for (int i = 0; i < t->ntodo; i++) ag_tiler_expr(t, t->todo[i], LEVEL_ELEM); /* for what it computes per row, which the factors can share */
     for (int i = 0; i < t->s->ncarry; i++) step_rescale(t, i);
 }
 
@@ -527,19 +351,19 @@ static void step_sum(Tiler *t, int index) {
     int x = t->held[body];
     if (x < 0) x = materialise_elem(t, body, guarded(t, c, body), "E", "---- weights");
     if (!wide) {
-        Ins *i = add(t, t->step, TI_REDUCE, t->kept[index], NULL);
+        Ins *i = ag_tiler_add(t, t->step, TI_REDUCE, t->kept[index], NULL);
         i->a = x;
         i->b = t->kept[index];
         i->reduce = OP_RSUM;
         i->span = t->m->nodes.n[c->reduce].span;
         return;
     }
-    int p = frag(t, "P", (int)field(t->k, F_TILE_N), t->m->spec->dtype, LAYOUT_A);
-    Ins *i = add(t, t->step, TI_MAP, p, "rounded to the storage type");
+    int p = frag(t, "P", (int)tile_field(t->k, F_TILE_N), t->m->spec->dtype, LAYOUT_A);
+    Ins *i = ag_tiler_add(t, t->step, TI_MAP, p, "rounded to the storage type");
     i->e[0] = val(t, x);
     set_positions(t, i);
     int b = shared_tile(t, tensor);
-    i = add(t, t->step, TI_MMA, t->kept[index], "---- weighted values");
+    i = ag_tiler_add(t, t->step, TI_MMA, t->kept[index], "---- weighted values");
     i->a = p;
     i->b = b;
     i->e[0] = i->e[1] = num(t, 0);
@@ -576,23 +400,23 @@ static void build_outputs(Tiler *t) {
     for (int i = 0; i < t->s->ncarry; i++)
         if (t->k->val[t->kept[i]].partial) {
             int total = row(t, ag_fmt(t->k->arena, "%.*s_total", STRF(t->s->carry[i].name)));
-            add(t, t->post, TI_TOTAL, total, note)->a = t->kept[i];
+            ag_tiler_add(t, t->post, TI_TOTAL, total, note)->a = t->kept[i];
             note = NULL;
             t->fresh[i] = total;
         }
     for (int i = 0; i < t->m->nout; i++) {
         const MathOut *o = &t->m->out[i];
         bool wide = t->m->tensor[o->tensor].rank == 4;
-        Ref e = rebuild(t, o->value, wide ? LEVEL_ELEM : LEVEL_ROW);
+        Ref e = ag_tiler_expr(t, o->value, wide ? LEVEL_ELEM : LEVEL_ROW);
         int v = wide ? -1 : row(t, ag_str(t->m->tensor[o->tensor].name));
         for (int c = 0; c < t->s->ncarry && wide && v < 0; c++)
             if (t->s->carry[c].axes & 1 << AX_D) v = t->kept[c];
         assert(v >= 0);
-        Ins *x = add(t, t->post, TI_MAP, v, NULL);
+        Ins *x = ag_tiler_add(t, t->post, TI_MAP, v, NULL);
         x->e[0] = e;
         x->span = t->m->nodes.n[o->value].span;
         set_positions(t, x);
-        x = add(t, t->post, wide ? TI_STORE : TI_STORE_ROW, -1, NULL);
+        x = ag_tiler_add(t, t->post, wide ? TI_STORE : TI_STORE_ROW, -1, NULL);
         x->a = v;
         x->n = o->tensor;
         x->e[0] = val(t, t->row0);
@@ -620,13 +444,14 @@ void ag_pass_tile(Fn *fn) {
     Kernel *k = fn->kernel = ag_kernel_new(fn->d, fn->spec, fn->sched, fn->target, name);
     describe_tensors(k, m);
     k->nrole = 1;
-    k->role[0] = (Role){.name = "all", .warps = (int)field(k, F_WARPS)};
+    k->role[0] = (Role){.name = "all", .warps = (int)tile_field(k, F_WARPS)};
     k->threads = 32 * k->role[0].warps;
-    k->per_sm = (int)field(k, F_PER_SM);
-    k->numerics = ag_fmt(fn->d->arena, "f32acc-ex2-n%d%s", (int)field(k, F_TILE_N), field(k, F_RESCALE) == 1 ? "-lazy8" : "");
+    k->per_sm = (int)tile_field(k, F_PER_SM);
+    k->numerics = ag_fmt(fn->d->arena, "f32acc-ex2-n%d%s", (int)tile_field(k, F_TILE_N), tile_field(k, F_RESCALE) == 1 ? "-lazy8" : "");
+    Ref one = ag_node_float(&fn->math->nodes, 1.0);
     Ins *loop = ag_ins(k, TI_LOOP, -1);
     Block post = {0};
-    Tiler t = {.d = fn->d, .k = k, .m = m, .s = &m->stream[0], .pre = &k->role[0].body, .step = &loop->body, .post = &post, .j = -1};
+    Tiler t = {.d = fn->d, .k = k, .m = m, .s = &m->stream[0], .pre = &k->role[0].body, .step = &loop->body, .post = &post, .j = -1, .one = one};
     t.held = NEWN(fn->d->arena, int, (size_t)m->nodes.len);
     for (int i = 0; i < m->nodes.len; i++) t.held[i] = -1;
     for (int i = 0; i < TEN_COUNT; i++) t.shared[i] = -1;
@@ -634,16 +459,16 @@ void ag_pass_tile(Fn *fn) {
     t.kept = NEWN(fn->d->arena, int, (size_t)t.s->ncarry);
     t.here = t.step;
 
-    decode_block(&t);
-    bound_keys(&t);
+    ag_tiler_block(&t);
+    ag_tiler_keys(&t);
     init_carries(&t);
     loop->dst = k->key_loop = t.j = ag_val_scalar(k, "j", T_INT);
     k->val[t.j].nonneg = true; /* j_lo is */
-    bool down = field(k, F_DIRECTION) == 0;
+    bool down = tile_field(k, F_DIRECTION) == 0;
     loop->n = down ? -1 : 1;
     loop->e[0] = down ? k->hi : k->lo;
     loop->e[1] = down ? k->lo : k->hi;
-    k->guard = make_guard(&t);
+    ag_tiler_guard(&t);
     build_step(&t);
     ag_block_append(t.pre, loop);
     build_outputs(&t);

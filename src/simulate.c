@@ -103,26 +103,22 @@ static void enter_loop(Sim *s, Thread *t, const Ins *i) {
     int64_t first = i->n > 0 ? from : from - 1, last = i->n > 0 ? to - 1 : to;
     if (i->n > 0 ? first > last : first < last) return;
     set_scalar(s, i->dst, (Scalar){T_INT, {.i = first}});
-    enter(s, t, (Frame){.at = i->body.first, .loop = i, .i = first, .last = last});
+    enter(s, t, (Frame){.at = i->body.first, .owner = i, .i = first, .last = last});
 }
 
 /* The end of a block: the next iteration, or out of it. */
 static void leave_block(Sim *s, Thread *t) {
     Frame *f = &t->frame[t->depth - 1];
-    if (f->loop && f->i != f->last) {
-        f->i += f->loop->n;
-        f->at = f->loop->body.first;
-        set_scalar(s, f->loop->dst, (Scalar){T_INT, {.i = f->i}});
+    const Ins *o = f->owner;
+    if (o && o->op == TI_LOOP && f->i != f->last) {
+        f->i += o->n;
+        f->at = o->body.first;
+        set_scalar(s, o->dst, (Scalar){T_INT, {.i = f->i}});
         return;
     }
-    if (f->any.saved) ag_sim_any_end(s, &f->any);
+    if (o && o->op == TI_ANY) ag_sim_any_end(s, o);
     t->depth--;
     t->done = t->depth == 0;
-}
-
-static void enter_any(Sim *s, Thread *t, const Ins *i) {
-    Frame f = {.at = i->body.first};
-    if (ag_sim_any_begin(s, i, &f.any)) enter(s, t, f);
 }
 
 static void execute(Sim *s, Thread *t, const Ins *i) {
@@ -130,9 +126,11 @@ static void execute(Sim *s, Thread *t, const Ins *i) {
     case TI_LET: set_scalar(s, i->dst, ag_sim_scalar(s, i->e[0])); break;
     case TI_LOOP: enter_loop(s, t, i); break;
     case TI_IF:
-        if (ag_sim_int(s, i->e[0])) enter(s, t, (Frame){.at = i->body.first});
+        if (ag_sim_int(s, i->e[0])) enter(s, t, (Frame){.at = i->body.first, .owner = i});
         break;
-    case TI_ANY: enter_any(s, t, i); break;
+    case TI_ANY:
+        if (ag_sim_any_begin(s, i)) enter(s, t, (Frame){.at = i->body.first, .owner = i});
+        break;
     case TI_SYNC: t->waiting = true; break;
     default: ag_sim_op(s, i); break;
     }
@@ -204,6 +202,7 @@ static void make_cell(Sim *s, Cell *c, const Val *v) {
     if (v->space == SPACE_FRAG || v->space == SPACE_ROW) c->x = NEWN(s->arena, float, n);
     if (v->space == SPACE_FRAG) c->hidden = NEWN(s->arena, uint8_t, n);
     if (v->cols > s->columns) s->columns = v->cols;
+    if (v->rows > s->rows) s->rows = v->rows;
 }
 
 static void run(Sim *s) {

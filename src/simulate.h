@@ -67,6 +67,8 @@ typedef struct Cell {
     Origin from;
     Relative rel;
     Scalar scalar[2]; /* per role */
+    float *saved;     /* fragments and rows that a TI_ANY writes: what they held before */
+    bool was_written; /* the same of `written` */
 } Cell;
 
 /* ---- expressions */
@@ -93,17 +95,10 @@ typedef struct Expr {
 } Expr;
 
 /* ---- roles */
-/* A body that some warps skip. */
-typedef struct AnyBody {
-    uint8_t *runs; /* per row */
-    int rows;
-    float **saved; /* per value that the body writes: what it held before; else NULL */
-} AnyBody;
 typedef struct Frame {
-    const Ins *at; /* next instruction; NULL: end of the block */
-    const Ins *loop;
+    const Ins *at;    /* next instruction; NULL: end of the block */
+    const Ins *owner; /* TI_LOOP, TI_IF or TI_ANY; NULL: the role's own body */
     int64_t i, last;
-    AnyBody any;   /* saved is NULL: not that kind of block */
 } Frame;
 enum { MAX_NEST = 16 };
 typedef struct Thread {
@@ -113,6 +108,12 @@ typedef struct Thread {
     bool waiting, done;
     int64_t open_group; /* index of the cp.async group that is open; all before are closed */
 } Thread;
+
+/* A body that some warps skip. */
+typedef struct AnyBody {
+    uint8_t *runs; /* per row */
+    int rows, live;
+} AnyBody;
 
 typedef struct Coverage {
     int tile;                   /* keys of a score fragment */
@@ -130,16 +131,17 @@ typedef struct Sim {
     Buf *message;
     Arena *arena;
     jmp_buf jump;
-    Cell *cell;  /* per value */
-    Expr **expr; /* per Ref */
-    int columns; /* of the widest value */
+    Cell *cell;        /* per value */
+    Expr **expr;       /* per Ref */
+    int columns, rows; /* of the widest and the highest value */
     float *scratch;
     Coverage cover;
     int maxima; /* identities given so far */
     int64_t block;
     Thread thread[2];
-    int role;      /* which one runs */
-    int64_t stage; /* that the running instruction copies into, -1 */
+    AnyBody any[2]; /* per role */
+    int role;       /* which one runs */
+    int64_t stage;  /* that the running instruction copies into, -1 */
 } Sim;
 
 /* ---- simulate.c */
@@ -171,8 +173,8 @@ void ag_sim_shared_end(Sim *s); /* no copy may be unfinished when the kernel end
 void ag_sim_op(Sim *s, const Ins *i);
 
 /* ---- simulate_any.c */
-bool ag_sim_any_begin(Sim *s, const Ins *i, AnyBody *a); /* false: no warp runs the body */
-void ag_sim_any_end(Sim *s, const AnyBody *a);
+bool ag_sim_any_begin(Sim *s, const Ins *i); /* false: no warp runs the body */
+void ag_sim_any_end(Sim *s, const Ins *i);
 
 /* ---- simulate_relative.c */
 void ag_sim_relate_fill(Sim *s, const Ins *i, float x);

@@ -280,6 +280,25 @@ static void test_performance_warning_is_an_error(void **state) {
     ag_compiled_free(&c);
 }
 
+/* No option may take setmaxnreg away from a kernel that uses it well. */
+static void test_registers_move_between_warps(void **state) {
+    (void)state;
+    static const char source[] = "extern \"C\" __global__ void __launch_bounds__(384, 1) k(float *p) {\n"
+                                 "    if (threadIdx.x < 128) {\n"
+                                 "        asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");\n"
+                                 "    } else {\n"
+                                 "        asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n"
+                                 "        p[threadIdx.x] = 1.f;\n"
+                                 "    }\n"
+                                 "}\n";
+    Err e = {0};
+    Compiled c;
+    if (!nvrtc()) skip();
+    assert_int_equal(ag_nvrtc_compile(nvrtc(), source, "sm_90a", false, &c, &e), ATTNGEN_OK);
+    assert_int_equal(c.registers, 168);
+    ag_compiled_free(&c);
+}
+
 static void test_unknown_arch(void **state) {
     (void)state;
     Err e = {0};
@@ -310,6 +329,7 @@ int main(void) {
         cmocka_unit_test(test_bad_code),
         cmocka_unit_test(test_spills),
         cmocka_unit_test(test_performance_warning_is_an_error),
+        cmocka_unit_test(test_registers_move_between_warps),
         cmocka_unit_test(test_unknown_arch),
     };
     return cmocka_run_group_tests(tests, NULL, close_nvrtc);

@@ -193,7 +193,7 @@ static void test_header(void **state) {
                           "    # nothing\n"
                           "    ^\n");
     refuse("[1]\n", "t.yaml:1:1: error: the schedule: expected a map with schema, name, notes, target, applies_to, grid, tile, mma, "
-                    "roles, staging, smem, pipeline, loop\n"
+                    "roles, staging, pipeline, loop, numerics\n"
                     "    [1]\n"
                     "    ^~~\n");
     refuse("tile: {m: 64}\n", "t.yaml:1:1: error: schema is missing: write 'schema: attngen.schedule/1' first\n"

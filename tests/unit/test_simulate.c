@@ -443,6 +443,43 @@ static void second_role(Kernel *k) {
     k->nrole = 2;
 }
 
+/* Rescaling moved into bodies that each warp runs only where one of its maxima has grown. */
+static void lazy(Kernel *k) {
+    static const char *const moved[] = {"rescale", "den", "acc", "mx"};
+    Hand h = {k, NULL, {0}};
+    for (int n = 0; n < 2; n++) {
+        Block *step;
+        Ins *any = ag_ins(k, TI_ANY, -1), *r0 = find(k, TI_MAP, "r0", 2 * n, &step), *again = ag_ins_clone(k, r0);
+        any->e[0] = op(&h, OP_LT, op(&h, OP_SUB, op(&h, OP_MUL, use(&h, "mx"), real(&h, 0.25)), use(&h, "r0")), real(&h, 0));
+        for (size_t i = 0; i < sizeof moved / sizeof *moved; i++) {
+            Block *b;
+            Ins *x = find(k, TI_MAP, moved[i], n, &b);
+            ag_block_remove(b, x);
+            ag_block_append(&any->body, x);
+        }
+        replace(k, &again->e[0], "mx_new", "mx");
+        ag_block_insert_after(step, r0, any);
+        ag_block_insert_after(step, any, again);
+    }
+}
+static void lazy_no_rescale(Kernel *k) { lazy(k), no_rescale(k); }
+static void lazy_stale_maximum(Kernel *k) { lazy(k), stale_maximum(k); }
+static void lazy_new_maximum(Kernel *k) {
+    lazy(k);
+    replace(k, &find(k, TI_MAP, "r0", 1, NULL)->e[0], "mx", "mx_new");
+}
+static void lazy_copy(Kernel *k) {
+    lazy(k);
+    ag_block_append(&find(k, TI_ANY, NULL, 0, NULL)->body, ag_ins_clone(k, find(k, TI_COPY, "V", 0, NULL)));
+}
+static void lazy_leak(Kernel *k) {
+    lazy(k);
+    Block *b;
+    Ins *any = find(k, TI_ANY, NULL, 0, &b), *x = ag_ins_clone(k, find(k, TI_MAP, "lse", 0, NULL));
+    x->e[0] = ag_kval(k, val_named(k, "rescale"));
+    ag_block_insert_after(b, any, x);
+}
+
 typedef struct Breakage {
     const char *spec;
     void (*edit)(Kernel *);
@@ -450,12 +487,17 @@ typedef struct Breakage {
 } Breakage;
 
 static const Breakage breakage[] = {
-    {CAUSAL, no_wait, "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0] before its copy has arrived: a wait is missing"},
-    {CAUSAL, wait_too_little, "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0] before its copy has arrived: a wait is missing"},
-    {CAUSAL, no_sync, "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0] before its copy is visible to all threads: a sync is missing"},
+    {CAUSAL, no_wait,
+     "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0] before its copy has arrived: a wait is missing (from spec.yaml:2)"},
+    {CAUSAL, wait_too_little,
+     "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0] before its copy has arrived: a wait is missing (from spec.yaml:2)"},
+    {CAUSAL, no_sync,
+     "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0] before its copy is visible to all threads: a sync is missing (from spec.yaml:2)"},
     {CAUSAL, no_release,
-     "simulated block 0 (m 0, h 0, b 0): copy K [stage 0]: overwrites K [stage 0] before its release: no sync since it was last used"},
-    {CAUSAL, no_commit, "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0], whose copy is in a group that was never committed"},
+     "simulated block 0 (m 0, h 0, b 0): copy K [stage 0]: overwrites K [stage 0] before its release: no sync since it was last used (from "
+     "spec.yaml:2)"},
+    {CAUSAL, no_commit,
+     "simulated block 0 (m 0, h 0, b 0): mma S: reads K [stage 0], whose copy is in a group that was never committed (from spec.yaml:2)"},
     {CAUSAL, stage_one, "simulated block 0 (m 0, h 0, b 0): copy K [stage 1]: stage 1 of K, which has 1 stage"},
     {CAUSAL, read_stage_one, "simulated block 0 (m 0, h 0, b 0): mma acc: stage 1 of V, which has 1 stage (from spec.yaml:2)"},
     {CAUSAL, copy_twice, "simulated block 0 (m 0, h 0, b 0): copy Q [stage 0]: overwrites Q [stage 0] while a copy into it is unfinished"},
@@ -470,7 +512,7 @@ static const Breakage breakage[] = {
     {CAUSAL, low_bound, "simulated launch: key 0 is visible to query row 0 (h 0, b 0) but key tile 0 is never visited"},
     {DENSE, high_bound, "simulated launch: key 32 is visible to query row 0 (h 0, b 0) but key tile 2 is never visited"},
     {DENSE, low_bound, "simulated launch: key 0 is visible to query row 0 (h 0, b 0) but key tile 0 is never visited"},
-    {CAUSAL, too_low_bound, "simulated block 0 (m 0, h 0, b 0): copy K [stage 0]: rows -16..-1 of k, which has 40"},
+    {CAUSAL, too_low_bound, "simulated block 0 (m 0, h 0, b 0): copy K [stage 0]: rows -16..-1 of k, which has 40 (from spec.yaml:2)"},
     {CAUSAL, late_split,
      "simulated block 0 (m 0, h 0, b 0): mma acc: key 1 is hidden from query row 0 but is not masked in a plain step (from spec.yaml:2)"},
     {DENSE, late_split,
@@ -489,8 +531,10 @@ static const Breakage breakage[] = {
      "simulated block 0 (m 0, h 0, b 0): map den: den is rescaled from a maximum that it is not relative to (from spec.yaml:2)"},
     {CAUSAL, wrong_rows, "simulated block 0 (m 0, h 0, b 0): mma acc: P is for keys 16..31, but V holds rows 32..47 (from spec.yaml:2)"},
     {CAUSAL, rows_past_end, "simulated block 1 (m 1, h 0, b 0): copy Q [stage 0]: rows 32..55 of q, which has 40"},
-    {CAUSAL, wrong_head, "simulated block 0 (m 0, h 0, b 0): mma S: query head 0 of batch 0 takes head 1 of batch 0 of k, not head 0"},
-    {CAUSAL, head_past_end, "simulated block 2 (m 0, h 1, b 0): mma S: query head 1 of batch 0 takes head 1 of batch 0 of k, not head 0"},
+    {CAUSAL, wrong_head,
+     "simulated block 0 (m 0, h 0, b 0): mma S: query head 0 of batch 0 takes head 1 of batch 0 of k, not head 0 (from spec.yaml:2)"},
+    {CAUSAL, head_past_end,
+     "simulated block 2 (m 0, h 1, b 0): mma S: query head 1 of batch 0 takes head 1 of batch 0 of k, not head 0 (from spec.yaml:2)"},
     {CAUSAL, no_fill, "simulated block 0 (m 0, h 0, b 0): map acc: reads acc before it is written (from spec.yaml:2)"},
     {CAUSAL, no_store, "simulated launch: query row 0 of o (h 0, b 0) is never written"},
     {CAUSAL, no_lse, "simulated launch: query row 0 of lse (h 0, b 0) is never written"},
@@ -502,9 +546,14 @@ static const Breakage breakage[] = {
     {CAUSAL, part_as_total, "simulated block 0 (m 0, h 0, b 0): map lse: reads den, of which each lane of a quad holds a part, as a total"},
     {CAUSAL, no_total, "simulated block 0 (m 0, h 0, b 0): map r1: reads den_total before it is written"},
     {CAUSAL, second_role, "simulated block 0 (m 0, h 0, b 0): deadlock: role all waits at sync all, role load has ended"},
-    {CAUSAL, batch_past_end, "y"},
-    {CAUSAL, no_score, "z"},
-    {CAUSAL, read_other_stage, "w"},
+    {CAUSAL, batch_past_end, "simulated block 0 (m 0, h 0, b 0): copy V [stage 0]: batch 1 of v, which has 1 (from spec.yaml:2)"},
+    {CAUSAL, no_score, "simulated block 0 (m 0, h 0, b 0): map S: reads S before it is written (from spec.yaml:2)"},
+    {CAUSAL, read_other_stage, "simulated block 0 (m 0, h 0, b 0): mma acc: reads V [stage 1], into which nothing was copied (from spec.yaml:2)"},
+    {CAUSAL, lazy_no_rescale, "1"},
+    {CAUSAL, lazy_stale_maximum, "2"},
+    {CAUSAL, lazy_new_maximum, "3"},
+    {CAUSAL, lazy_copy, "4"},
+    {CAUSAL, lazy_leak, "5"},
 };
 
 static void test_breakages(void **state) {
@@ -520,7 +569,7 @@ static void test_breakages(void **state) {
 /* What looks like a breakage and is none. */
 static void test_harmless(void **state) {
     (void)state;
-    static void (*const edit[])(Kernel *) = {nothing, sync_copy, stage_over_v};
+    static void (*const edit[])(Kernel *) = {nothing, sync_copy, stage_over_v, lazy};
     for (size_t i = 0; i < sizeof edit / sizeof *edit; i++) {
         Compilation *c = by_hand(CAUSAL);
         edit[i](c->fn.kernel);

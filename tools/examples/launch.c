@@ -24,9 +24,9 @@ static int driver(void) {
     return init && retain && use && mem_alloc && upload && download && init(0) == 0 && retain(&context, 0) == 0 && use(context) == 0;
 }
 
-static void must(attngen_status s, const char *text) {
+static void must(attngen_status s, const attngen_context *ctx) {
     if (s == ATTNGEN_OK) return;
-    fprintf(stderr, "launch: %s: %s\n", attngen_strerror(s), text);
+    fprintf(stderr, "launch: %s: %s\n", attngen_strerror(s), ctx ? attngen_errmsg(ctx) : attngen_launch_errmsg());
     exit(attngen_exit_code(s));
 }
 
@@ -36,15 +36,15 @@ int main(int argc, char **argv) {
     attngen_call *call = NULL;
     attngen_source spec;
     const attngen_dim dims[] = {{"D", D}, {"dtype", ATTNGEN_F16}};
-    must(attngen_create(&ctx, NULL), "context");
-    must(attngen_shipped_spec(&spec, argc > 1 ? argv[1] : "causal"), "no such spec");
+    must(attngen_create(&ctx, NULL), ctx);
+    if (attngen_shipped_spec(&spec, argc > 1 ? argv[1] : "causal") != ATTNGEN_OK) return fprintf(stderr, "launch: no such spec\n"), 2;
 
     int has_gpu = attngen_has_device(ctx, NULL) && driver();
-    must((has_gpu ? attngen_compile : attngen_lower)(ctx, &program, &spec, NULL, dims, 2), attngen_errmsg(ctx));
+    must((has_gpu ? attngen_compile : attngen_lower)(ctx, &program, &spec, NULL, dims, 2), ctx);
 
     /* One program serves every size: bind as often as you like. */
     const attngen_shape shape = {B, H, H, S, S, ATTNGEN_ALIGN_END};
-    must(attngen_bind(ctx, &call, program, &shape), attngen_errmsg(ctx));
+    must(attngen_bind(ctx, &call, program, &shape), ctx);
 
     if (has_gpu) {
         static uint16_t host[N]; /* zeros: every probability is the same and O is 0 */
@@ -52,11 +52,11 @@ int main(int argc, char **argv) {
         attngen_arg args[4];
         for (int i = 0; i < 4; i++) {
             uint64_t p = 0;
-            if (mem_alloc(&p, sizeof host) || upload(p, host, sizeof host)) must(ATTNGEN_E_DRIVER, "device memory");
+            if (mem_alloc(&p, sizeof host) || upload(p, host, sizeof host)) must(ATTNGEN_E_DRIVER, ctx);
             args[i] = (attngen_arg){names[i], (void *)(uintptr_t)p, {H * S * D, S * D, D, 1}, 0};
         }
-        must(attngen_launch(call, args, 4, NULL, 0, NULL), attngen_launch_errmsg());
-        if (download(host, (uint64_t)(uintptr_t)args[3].data, sizeof host)) must(ATTNGEN_E_DRIVER, "the kernel failed");
+        must(attngen_launch(call, args, 4, NULL, 0, NULL), NULL);
+        if (download(host, (uint64_t)(uintptr_t)args[3].data, sizeof host)) must(ATTNGEN_E_DRIVER, ctx);
         printf("launched on the GPU (%s); o[0] = 0x%04x\n", attngen_arch(ctx), (unsigned)host[0]);
     } else {
         printf("compiled to CUDA text for %s; no GPU to launch on\n", attngen_arch(ctx));

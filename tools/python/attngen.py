@@ -14,6 +14,7 @@ folder above, in the build folder of the source tree, or where the loader finds 
 import ctypes
 import os
 import pathlib
+import struct
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_void_p
 
 __all__ = ["Context", "Error", "Program", "compile"]
@@ -175,54 +176,63 @@ class Program:
         data = b"".join(pieces)
         return data if what == "cubin" else data.decode()
 
-    def _bind(self, key):
-        handle = c_void_p()
-        _check(_lib.attngen_bind(self._ctx._handle, byref(handle), self._handle, byref(_Shape(*key))), self._ctx._handle)
-        if len(self._calls) >= MAX_CALLS:
-            _lib.attngen_call_free(self._calls.pop(next(iter(self._calls)))[0])
-        call = self._calls[key] = (handle, _lib.attngen_workspace(handle))
-        return call
+    def _prepare(self, tensors, offset, scalars):
+        """Checks and binds what does not change from call to call: the call handle, its workspace, and the arguments with null pointers."""
+        import torch
 
-    def _tensor(self, name, x, shape, dtype):
-        if x.dtype != dtype or tuple(x.shape) != shape or not x.is_cuda:
-            raise ValueError(f"{name} must be a CUDA tensor {list(shape)} of {dtype}, not {list(x.shape)} of {x.dtype} on {x.device}")
-        return _Arg(name.encode(), x.data_ptr(), (c_int64 * 4)(*x.stride()), 0.0)
+        info = self.info
+        dtype = torch.float16 if info.dtype == F16 else torch.bfloat16
+        if tensors["q"].dim() != 4 or tensors["k"].dim() != 4:
+            raise ValueError("q, k and v have 4 dimensions: [B, H, S, D]")
+        (B, Hq, Sq, _), (_, Hkv, Sk, _) = tensors["q"].shape, tensors["k"].shape
+        shapes = {"q": (B, Hq, Sq, info.D), "k": (B, Hkv, Sk, info.D), "v": (B, Hkv, Sk, info.Dv), "o": (B, Hq, Sq, info.Dv), "lse": (B, Hq, Sq)}
+        args = []
+        for name, x in tensors.items():
+            want = torch.float32 if name == "lse" else dtype
+            if x.dtype != want or tuple(x.shape) != shapes[name] or not x.is_cuda:
+                raise ValueError(f"{name} must be a CUDA tensor {list(shapes[name])} of {want}, not {list(x.shape)} of {x.dtype} on {x.device}")
+            args.append(_Arg(name.encode(), None, (c_int64 * 4)(*x.stride()), 0.0))
+        args += [_Arg(name.encode(), None, (c_int64 * 4)(), float(value)) for name, value in scalars.items()]
+        shape = _Shape(B, Hq, Hkv, Sq, Sk, ALIGN_END if offset is None else offset)
+        handle = c_void_p()
+        _check(_lib.attngen_bind(self._ctx._handle, byref(handle), self._handle, byref(shape)), self._ctx._handle)
+        array = _Arg * len(args)
+        args = array(*args)
+        return handle, _lib.attngen_workspace(handle), array, args, bytes(args)
 
     def __call__(self, q, k, v, o=None, lse=None, offset=None, stream=None, **scalars):
         """O [B, Hq, Sq, Dv], or (O, LSE [B, Hq, Sq] float32) if lse is True or a tensor.  offset: position of query 0 minus that of key 0,
         by default Sk - Sq.  stream: a torch.cuda.Stream or a raw handle, by default the current one.  scalars: scale and the spec's parameters."""
         import torch
 
-        if q.dim() != 4 or k.dim() != 4:
-            raise ValueError("q, k and v have 4 dimensions: [B, H, S, D]")
-        info = self.info
-        dtype = torch.float16 if info.dtype == F16 else torch.bfloat16
-        (B, Hq, Sq, _), (_, Hkv, Sk, _) = q.shape, k.shape
-        key = (B, Hq, Hkv, Sq, Sk, ALIGN_END if offset is None else offset)
-        handle, workspace = self._calls.get(key) or self._bind(key)
         if o is None:
-            o = torch.empty((B, Hq, Sq, info.Dv), dtype=dtype, device=q.device)
-        args = [
-            self._tensor("q", q, (B, Hq, Sq, info.D), dtype),
-            self._tensor("k", k, (B, Hkv, Sk, info.D), dtype),
-            self._tensor("v", v, (B, Hkv, Sk, info.Dv), dtype),
-            self._tensor("o", o, (B, Hq, Sq, info.Dv), dtype),
-        ]
+            o = torch.empty((*q.shape[:3], self.info.Dv), dtype=q.dtype, device=q.device)
+        tensors = {"q": q, "k": k, "v": v, "o": o}
         if lse is True:
-            lse = torch.empty((B, Hq, Sq), dtype=torch.float32, device=q.device)
+            lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
         if lse is not None and lse is not False:
-            args.append(self._tensor("lse", lse, (B, Hq, Sq), torch.float32))
-        for name, value in scalars.items():
-            args.append(_Arg(name.encode(), None, (c_int64 * 4)(), float(value)))
+            tensors["lse"] = lse
+        key = (*[(x.shape, x.stride(), x.dtype, x.device) for x in tensors.values()], offset, *scalars.items())
+        call = self._calls.get(key)
+        if call is None:
+            call = self._prepare(tensors, offset, scalars)
+            if len(self._calls) >= MAX_CALLS:
+                _lib.attngen_call_free(self._calls.pop(next(iter(self._calls)))[0])
+            self._calls[key] = call
+        handle, workspace, array, _, template = call  # a copy of the arguments for each call: threads may share a Program
+        args, at = bytearray(template), _Arg.data.offset
+        for x in tensors.values():
+            struct.pack_into("@P", args, at, x.data_ptr())
+            at += ctypes.sizeof(_Arg)
         if stream is None:
             stream = torch.cuda.current_stream(q.device)
         space = torch.empty(workspace, dtype=torch.uint8, device=q.device) if workspace else None
         status = _lib.attngen_launch(
-            handle, (_Arg * len(args))(*args), len(args), space.data_ptr() if workspace else None, workspace, getattr(stream, "cuda_stream", stream)
+            handle, array.from_buffer(args), array._length_, space.data_ptr() if workspace else None, workspace, getattr(stream, "cuda_stream", stream)
         )
         if status:
             raise Error(status, _lib.attngen_launch_errmsg().decode(errors="replace"))
-        return o if lse is None or lse is False else (o, lse)
+        return o if "lse" not in tensors else (o, lse)
 
 
 _default = None

@@ -1,0 +1,76 @@
+/* tile_grid.c: the axes b, h and tiles of q on the blocks of the launch; the key tiles of a block. */
+#include "tiler.h"
+
+/* Coordinates of the block, fastest first as grid.order says. */
+static void decode_nested(Tiler *t, Ref tiles, Ref place[AX_COUNT]) {
+    Ref rest = ag_node_leaf(&t->k->nodes, OP_BLOCK, T_INT, 0, (Span){0}), extent[AX_COUNT] = {0};
+    extent[AX_Q] = tiles;
+    extent[AX_H] = size(t, SZ_HQ);
+    extent[AX_B] = size(t, SZ_B);
+    for (int i = 0; i < 3; i++) {
+        Axis x = (Axis)t->k->sched->order[i];
+        place[x] = i < 2 ? op2(t, OP_MOD, rest, extent[x]) : rest;
+        rest = op2(t, OP_FLOORDIV, rest, extent[x]);
+    }
+}
+
+/* Heads in groups whose K and V fit in grid.group_mb, at most 64 KV heads; in a group tile after tile, each for all heads. */
+static void decode_grouped(Tiler *t, Ref tiles, Ref place[AX_COUNT]) {
+    const Spec *spec = t->m->spec;
+    int row_bytes = (spec->D + spec->Dv) * ag_dtype_bytes(spec->dtype);
+    int rows = (int)((tile_field(t->k, F_GROUP_MB) << 20) / row_bytes);
+    Ref one = num(t, 1), all = op2(t, OP_MUL, size(t, SZ_B), size(t, SZ_HQ)), block = ag_node_leaf(&t->k->nodes, OP_BLOCK, T_INT, 0, (Span){0});
+    Ref kv = op2(t, OP_MIN, op2(t, OP_MAX, op2(t, OP_FLOORDIV, num(t, rows), op2(t, OP_MAX, size(t, SZ_SK), one)), one), num(t, 64));
+    Ref share = op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV));
+    int group = ag_tiler_let(t, t->pre, "group", op2(t, OP_MIN, op2(t, OP_MUL, kv, share), all), "heads walked together: their K and V stay in L2");
+    Ref per_group = op2(t, OP_MUL, val(t, group), tiles);
+    int first = ag_tiler_let(t, t->pre, "first", op2(t, OP_MUL, op2(t, OP_FLOORDIV, block, per_group), val(t, group)), NULL);
+    int rest = ag_tiler_let(t, t->pre, "rest", op2(t, OP_MOD, block, per_group), NULL);
+    int heads = ag_tiler_let(t, t->pre, "heads", op2(t, OP_MIN, val(t, group), op2(t, OP_SUB, all, val(t, first))), "the last group may be smaller");
+    t->k->val[heads].nonneg = true; /* first < B * Hq */
+    Ref head = op2(t, OP_ADD, val(t, first), op2(t, OP_MOD, val(t, rest), val(t, heads)));
+    Axis inner = (Axis)t->k->sched->order[1], outer = (Axis)t->k->sched->order[2];
+    Ref extent = size(t, inner == AX_H ? SZ_HQ : SZ_B);
+    place[AX_Q] = op2(t, OP_FLOORDIV, val(t, rest), val(t, heads));
+    place[inner] = op2(t, OP_MOD, head, extent);
+    place[outer] = op2(t, OP_FLOORDIV, head, extent);
+}
+
+void ag_tiler_block(Tiler *t) {
+    Kernel *k = t->k;
+    Ref bm = num(t, tile_field(k, F_TILE_M)), place[AX_COUNT] = {0};
+    Ref tiles_m = op2(t, OP_CEILDIV, size(t, SZ_SQ), bm);
+    k->blocks = op2(t, OP_MUL, op2(t, OP_MUL, tiles_m, size(t, SZ_HQ)), size(t, SZ_B));
+    int tiles = ag_tiler_let(t, t->pre, "tiles_m", tiles_m, "---- the tile of this block");
+    if (tile_field(k, F_GROUP_MB) > 0)
+        decode_grouped(t, val(t, tiles), place);
+    else
+        decode_nested(t, val(t, tiles), place);
+    if (tile_field(k, F_LONGEST)) place[AX_Q] = op2(t, OP_SUB, op2(t, OP_SUB, val(t, tiles), num(t, 1)), place[AX_Q]);
+    int m = ag_tiler_let(t, t->pre, "m", place[AX_Q], tile_field(k, F_LONGEST) ? "last query tiles, with the most keys, first" : NULL);
+    k->val[m].nonneg = true;
+    t->h = ag_tiler_let(t, t->pre, "h", place[AX_H], NULL);
+    t->b = ag_tiler_let(t, t->pre, "b", place[AX_B], NULL);
+    t->g = ag_tiler_let(t, t->pre, "g", op2(t, OP_FLOORDIV, val(t, t->h), op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV))), "kv head");
+    t->row0 = ag_tiler_let(t, t->pre, "row0", op2(t, OP_MUL, val(t, m), bm), NULL);
+    t->q0 = ag_tiler_let(t, t->pre, "q0", op2(t, OP_ADD, val(t, t->row0), size(t, SZ_OFF)), "position of the first query row");
+    Ref last = op2(t, OP_SUB, op2(t, OP_MIN, op2(t, OP_ADD, val(t, t->row0), bm), size(t, SZ_SQ)), num(t, 1));
+    t->q_last = ag_tiler_let(t, t->pre, "q_last", op2(t, OP_ADD, last, size(t, SZ_OFF)), "and of the last");
+}
+
+/* Key tiles that can contribute. */
+void ag_tiler_keys(Tiler *t) {
+    const KeyRange *r = &t->m->range;
+    Ref bn = num(t, tile_field(t->k, F_TILE_N)), zero = num(t, 0), lo = zero, hi = size(t, SZ_SK);
+    if (r->need_lo) lo = op2(t, OP_MAX, ag_tiler_expr(t, r->need_lo, LEVEL_ONCE), zero);
+    if (r->need_hi) hi = op2(t, OP_MIN, ag_tiler_expr(t, r->need_hi, LEVEL_ONCE), hi);
+    if (r->never_needed) hi = zero;
+    int j_lo = ag_tiler_let(t, t->pre, "j_lo", r->need_lo ? op2(t, OP_FLOORDIV, lo, bn) : zero, "---- key tiles j_lo .. j_hi can contribute");
+    Ref up = op2(t, OP_CEILDIV, r->need_hi ? op2(t, OP_MAX, hi, zero) : hi, bn);
+    int j_hi = ag_tiler_let(t, t->pre, "j_hi", r->need_lo || r->need_hi ? op2(t, OP_MAX, up, val(t, j_lo)) : up, NULL);
+    t->k->lo = val(t, j_lo);
+    t->k->hi = val(t, j_hi);
+    t->k->never_clear = r->mask && r->never_plain;
+    if (r->plain_lo) t->k->clear_lo = ag_tiler_expr(t, r->plain_lo, LEVEL_ONCE);
+    if (r->plain_hi) t->k->clear_hi = ag_tiler_expr(t, r->plain_hi, LEVEL_ONCE);
+}

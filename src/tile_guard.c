@@ -1,0 +1,77 @@
+/* tile_guard.c: the condition under which an element counts: the spec's mask and the end of the keys; and where it may be left to the maxima. */
+#include "law.h"
+#include "tiler.h"
+
+/* ---- which weights are 0 by themselves at hidden keys */
+
+/* Laws: is node r -inf (or 0) wherever the guarded maximum bodies are -inf? */
+static bool neg_inf_where_hidden(const Tiler *t, Ref r) {
+    const Node *n = &t->m->nodes.n[r];
+    for (int i = 0; i < t->s->ncarry; i++)
+        if (t->s->carry[i].combine == OP_RMAX && t->s->carry[i].body == r) return true;
+    switch (n->op) {
+    case OP_SUB: return neg_inf_where_hidden(t, n->arg[0]);
+    case OP_ADD: return neg_inf_where_hidden(t, n->arg[0]) || neg_inf_where_hidden(t, n->arg[1]);
+    case OP_MUL:
+        return (ag_positive(t->m->spec, &t->m->nodes, n->arg[0]) && neg_inf_where_hidden(t, n->arg[1])) ||
+               (ag_positive(t->m->spec, &t->m->nodes, n->arg[1]) && neg_inf_where_hidden(t, n->arg[0]));
+    default: return false;
+    }
+}
+bool ag_zero_where_hidden(const Tiler *t, Ref r) {
+    const Node *n = &t->m->nodes.n[r];
+    switch (n->op) {
+    case OP_EXP:
+    case OP_EXP2: return neg_inf_where_hidden(t, n->arg[0]);
+    case OP_MUL: return ag_zero_where_hidden(t, n->arg[0]) || ag_zero_where_hidden(t, n->arg[1]);
+    default: return false;
+    }
+}
+
+/* Keys that a row sees, if that is an interval: lo <= k < hi; 0: unbounded. */
+typedef struct Interval {
+    Ref lo, hi;
+} Interval;
+static bool is_key(const Tiler *t, Ref r) { return t->k->nodes.n[r].op == OP_AXIS && t->k->nodes.n[r].index == AX_K; }
+static bool has_key(const Tiler *t, Ref r) { return ag_expr_uses(t->k, r, OP_AXIS, AX_K); }
+static void tighten(Tiler *t, Ref *bound, Op op, Ref x) { *bound = *bound ? op2(t, op, *bound, x) : x; }
+/* Adds `k op x`, op one of < <= > >=. */
+static void bound_key(Tiler *t, Interval *i, Op op, Ref x) {
+    Ref next = op == OP_LE || op == OP_GT ? op2(t, OP_ADD, x, num(t, 1)) : x;
+    if (op == OP_LT || op == OP_LE)
+        tighten(t, &i->hi, OP_MIN, next);
+    else
+        tighten(t, &i->lo, OP_MAX, next);
+}
+/* Takes comparison `cond` into the interval: k op x, x op k, x - k op y; false if it is none of these. */
+static bool take_comparison(Tiler *t, Interval *i, const Node *n) {
+    static const Op mirror[OP_COUNT] = {[OP_LT] = OP_GT, [OP_LE] = OP_GE, [OP_GT] = OP_LT, [OP_GE] = OP_LE};
+    if (!mirror[n->op]) return false;
+    Ref a = n->arg[0], b = n->arg[1];
+    if (is_key(t, a) && !has_key(t, b)) return bound_key(t, i, n->op, b), true;
+    if (is_key(t, b) && !has_key(t, a)) return bound_key(t, i, mirror[n->op], a), true;
+    const Node *d = &t->k->nodes.n[a];
+    if (d->op != OP_SUB || !is_key(t, d->arg[1]) || has_key(t, d->arg[0]) || has_key(t, b)) return false;
+    /* x - k < y: k > x - y.  Distances are below 2^30 (launch.c), so y may be cut to that; then x - y - k stays in 32 bits. */
+    Ref far = num(t, 1 << 30), y = op2(t, OP_MIN, op2(t, OP_MAX, b, num(t, -(1 << 30))), far);
+    return bound_key(t, i, mirror[n->op], op2(t, OP_SUB, d->arg[0], y)), true;
+}
+/* Splits a conjunction into its interval and the rest (0: nothing is left). */
+static Ref take_conjunction(Tiler *t, Interval *i, Ref cond) {
+    const Node n = t->k->nodes.n[cond];
+    if (n.op == OP_AND) {
+        Ref a = take_conjunction(t, i, n.arg[0]), b = take_conjunction(t, i, n.arg[1]);
+        return a && b ? op2(t, OP_AND, a, b) : a ? a : b;
+    }
+    return take_comparison(t, i, &n) ? 0 : cond;
+}
+/* The mask and the end of the keys, with as few comparisons per element as there can be. */
+void ag_tiler_guard(Tiler *t) {
+    Ref key = ag_node_leaf(&t->k->nodes, OP_AXIS, T_INT, AX_K, (Span){0}), rest = 0, guard = 0;
+    Interval seen = {0};
+    if (t->m->range.mask) rest = take_conjunction(t, &seen, ag_tiler_expr(t, t->m->range.mask, LEVEL_ELEM));
+    bound_key(t, &seen, OP_LT, size(t, SZ_SK));
+    guard = op2(t, OP_LT, key, seen.hi);
+    if (seen.lo) guard = op2(t, OP_AND, op2(t, OP_GE, key, seen.lo), guard);
+    t->k->guard = rest ? op2(t, OP_AND, rest, guard) : guard;
+}

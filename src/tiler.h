@@ -1,0 +1,44 @@
+/* tiler.h: inside the tile pass.  pass_tile.c builds a step from the carries, tile_grid.c finds the block's tile and its keys, tile_guard.c the guard. */
+#ifndef AG_TILER_H
+#define AG_TILER_H
+
+#include "compile.h"
+
+typedef enum Level { LEVEL_ONCE, LEVEL_ROW, LEVEL_ELEM } Level;
+
+typedef struct Tiler {
+    Diag *d;
+    Kernel *k;
+    const Math *m;
+    const Stream *s;
+    Block *pre, *step, *post; /* before, inside and after the key loop */
+    Block *here;              /* where row values go now */
+    Level level;              /* of the expression being built */
+    int *held;                /* per math node: tile value that holds it now, -1 */
+    int *fresh, *kept;        /* per carry: value after and before this step's update */
+    Ref *todo;                /* bodies still to be computed in this step */
+    int ntodo;
+    int shared[TEN_COUNT]; /* per tensor: its shared tile, -1 */
+    int b, h, g, row0, q0, q_last, j;
+    Ref one;         /* Math node 1.0 */
+    int nonce, nrow; /* counters for names */
+} Tiler;
+
+/* ---- builders */
+static inline int64_t tile_field(const Kernel *k, FieldId f) { return k->sched->f[f].v; }
+static inline Ref op2(Tiler *t, Op op, Ref a, Ref b) { return ag_node_op(&t->k->nodes, op, a, b, 0, (Span){0}); }
+static inline Ref num(Tiler *t, int64_t v) { return ag_node_int(&t->k->nodes, v); }
+static inline Ref size(Tiler *t, Size s) { return ag_node_leaf(&t->k->nodes, OP_SIZE, T_INT, s, (Span){0}); }
+static inline Ref val(Tiler *t, int v) { return ag_kval(t->k, v); }
+Ins *ag_tiler_add(Tiler *t, Block *to, TileOp op, int dst, const char *note);
+int ag_tiler_let(Tiler *t, Block *to, const char *name, Ref e, const char *note); /* a scalar with value e */
+
+/* ---- pass_tile.c: a Math node as a kernel expression for use at `level`; what varies with fewer axes is computed ahead, and what is held is read */
+Ref ag_tiler_expr(Tiler *t, Ref r, Level level);
+/* ---- tile_grid.c */
+void ag_tiler_block(Tiler *t); /* which tile this block computes */
+void ag_tiler_keys(Tiler *t);  /* key tiles that can contribute */
+/* ---- tile_guard.c */
+void ag_tiler_guard(Tiler *t);                          /* sets Kernel.guard: the mask and the end of the keys */
+bool ag_zero_where_hidden(const Tiler *t, Ref weights); /* is this Math node 0 wherever the guard is false, as maxima there are -inf? */
+#endif
