@@ -7,7 +7,7 @@
 
 #include "attngen.h"
 
-/* AUTO: on the device where there is one; YES: an error if there is none. */
+/* AUTO: on the GPU where there are one and NVRTC; YES: an error if not. */
 typedef enum CheckGpu { CHECK_GPU_AUTO, CHECK_GPU_NO, CHECK_GPU_YES } CheckGpu;
 
 typedef struct CheckCase {

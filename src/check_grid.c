@@ -105,6 +105,7 @@ void ag_check_grid(CaseList *l, const GridWants *w) {
     add_all(l, w, quick, (int)(sizeof quick / sizeof *quick), NULL);
     if (w->int_params) add_all(l, w, with_params, (int)(sizeof with_params / sizeof *with_params), NULL);
     if (w->full) add_pairs(l, w);
+    if (w->full) add(l, w, (Case){66, 1000 / (w->group ? w->group : 1), 1, 1, 7, END, LAY_PLAIN, false, 0, false, 0, 0, 0}); /* B * Hq beyond 65535 */
     for (int i = 0; i < ndim && w->any_dim; i++) {
         add_all(l, w, per_dim, (int)(sizeof per_dim / sizeof *per_dim), head_dim[i]);
         if (w->full) add_all(l, w, per_dim_full, (int)(sizeof per_dim_full / sizeof *per_dim_full), head_dim[i]);

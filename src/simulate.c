@@ -172,10 +172,11 @@ static void begin_block(Sim *s) {
         Cell *c = &s->cell[v];
         c->written = false;
         c->from = (Origin){0};
-        c->rel = (Relative){0};
+        memset(c->rel, 0, sizeof c->rel);
         memset(c->scalar, 0, sizeof c->scalar);
     }
     for (int r = 0; r < s->k->nrole; r++) s->thread[r] = (Thread){.frame = {{.at = s->k->role[r].body.first}}, .depth = 1};
+    s->any[0].inside = s->any[1].inside = false;
     s->role = 0;
     ag_sim_shared_reset(s);
 }

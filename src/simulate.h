@@ -50,8 +50,8 @@ typedef struct Origin {
     int live; /* rows below are inside the tensor */
 } Origin;
 
-/* Identities of the maxima that a value was computed from: of a maximum its own, of a factor those before and after. */
-enum { MAX_MAXIMA = 4 };
+/* Identities of the maxima that a warp's rows of a value were computed from: of a maximum its own, of a factor those before and after. */
+enum { MAX_MAXIMA = 4, MAX_WARPS = 32 };
 typedef struct Relative {
     int id[MAX_MAXIMA], n;
     bool any; /* zero: relative to every maximum */
@@ -65,7 +65,7 @@ typedef struct Cell {
     int lanes;       /* rows: 4 if partial, else 1 */
     bool written;
     Origin from;
-    Relative rel;
+    Relative rel[MAX_WARPS];
     Scalar scalar[2]; /* per role */
     float *saved;     /* fragments and rows that a TI_ANY writes: what they held before */
     bool was_written; /* the same of `written` */
@@ -111,6 +111,7 @@ typedef struct Thread {
 
 /* A body that some warps skip. */
 typedef struct AnyBody {
+    bool inside;
     uint8_t *runs; /* per row */
     int rows, live;
 } AnyBody;
@@ -175,12 +176,14 @@ void ag_sim_op(Sim *s, const Ins *i);
 /* ---- simulate_any.c */
 bool ag_sim_any_begin(Sim *s, const Ins *i); /* false: no warp runs the body */
 void ag_sim_any_end(Sim *s, const Ins *i);
+bool ag_sim_warp_runs(const Sim *s, int warp); /* does this warp of the role take part in the running instruction? */
 
 /* ---- simulate_relative.c */
 void ag_sim_relate_fill(Sim *s, const Ins *i, float x);
 void ag_sim_relate_map(Sim *s, const Ins *i, const Expr *e);
 void ag_sim_relate_reduce(Sim *s, const Ins *i);
 void ag_sim_relate_mma(Sim *s, const Ins *i);
+void ag_sim_relate_total(Sim *s, const Ins *i);
 
 /* ---- simulate_cover.c */
 void ag_sim_cover_init(Sim *s);

@@ -56,11 +56,18 @@ static void keep_written(Sim *s, const Block *body) {
 bool ag_sim_any_begin(Sim *s, const Ins *i) {
     if (!find_warps(s, i)) return false;
     keep_written(s, &i->body);
+    s->any[s->role].inside = true;
     return true;
 }
 
-void ag_sim_any_end(Sim *s, const Ins *i) {
+bool ag_sim_warp_runs(const Sim *s, int warp) {
     const AnyBody *a = &s->any[s->role];
+    return !a->inside || a->runs[a->rows / s->k->role[s->role].warps * warp];
+}
+
+void ag_sim_any_end(Sim *s, const Ins *i) {
+    AnyBody *a = &s->any[s->role];
+    a->inside = false;
     for (const Ins *x = i->body.first; x; x = x->next) {
         Cell *c = &s->cell[x->dst];
         size_t n = row_floats(c);

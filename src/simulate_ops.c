@@ -275,7 +275,7 @@ static void total(Sim *s, const Ins *i) {
         d->x[r] = (x[0] + x[1]) + (x[2] + x[3]);
     }
     d->from = a->from;
-    d->rel = (Relative){0};
+    ag_sim_relate_total(s, i);
     d->written = true;
 }
 
