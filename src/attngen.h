@@ -17,9 +17,9 @@
 extern "C" {
 #endif
 
-#define ATTNGEN_VERSION_MAJOR 0
-#define ATTNGEN_VERSION_MINOR 1
-#define ATTNGEN_VERSION_PATCH 0
+#define ATTNGEN_VERSION_MAJOR  0
+#define ATTNGEN_VERSION_MINOR  1
+#define ATTNGEN_VERSION_PATCH  0
 #define ATTNGEN_VERSION_STRING "0.1.0"
 
 #if defined(_WIN32)
@@ -39,7 +39,7 @@ typedef enum attngen_status {
     ATTNGEN_E_DRIVER = -6,      /* no CUDA driver or device, or the driver reported an error */
     ATTNGEN_E_IO = -7,          /* file system */
     ATTNGEN_E_NOMEM = -8,
-    ATTNGEN_E_CHECK = -9,       /* a simulated kernel broke its own protocol, or a checked result is wrong */
+    ATTNGEN_E_CHECK = -9, /* a simulated kernel broke its own protocol, or a checked result is wrong */
     ATTNGEN_E_INTERNAL = -10
 } attngen_status;
 
@@ -66,7 +66,8 @@ typedef struct attngen_options {
     void *payload;
 } attngen_options;
 #define ATTNGEN_OPTIONS_VERSION 1u
-#define ATTNGEN_OPTIONS_INIT {ATTNGEN_OPTIONS_VERSION, NULL, 0, NULL, NULL, NULL, NULL}
+#define ATTNGEN_OPTIONS_INIT                                                                                                                         \
+    { ATTNGEN_OPTIONS_VERSION, NULL, 0, NULL, NULL, NULL, NULL }
 
 ATTNGEN_API attngen_status attngen_create(attngen_context **out, const attngen_options *options /* NULL: defaults */);
 ATTNGEN_API void attngen_destroy(attngen_context *ctx);
@@ -91,17 +92,17 @@ typedef struct attngen_dim {
     const char *name;
     double value;
 } attngen_dim;
-#define ATTNGEN_F16 16
+#define ATTNGEN_F16  16
 #define ATTNGEN_BF16 17
 
 /* Compiles, or finds in memory or on disk, the kernels of `spec` under `schedule` (NULL: the shipped one that fits).
  * D defaults to 128, Dv to D, dtype to bf16.  On success *out owns one reference; the same inputs give the same program. */
-ATTNGEN_API attngen_status attngen_compile(attngen_context *ctx, attngen_program **out, const attngen_source *spec,
-                                           const attngen_source *schedule, const attngen_dim *dims, size_t ndims);
+ATTNGEN_API attngen_status attngen_compile(attngen_context *ctx, attngen_program **out, const attngen_source *spec, const attngen_source *schedule,
+                                           const attngen_dim *dims, size_t ndims);
 /* As attngen_compile, but stops at the CUDA text: needs neither NVRTC nor a driver.  attngen_simulate, attngen_reference and attngen_emit
  * (all but ptx and cubin) work on such a program; attngen_launch does not. */
-ATTNGEN_API attngen_status attngen_lower(attngen_context *ctx, attngen_program **out, const attngen_source *spec,
-                                         const attngen_source *schedule, const attngen_dim *dims, size_t ndims);
+ATTNGEN_API attngen_status attngen_lower(attngen_context *ctx, attngen_program **out, const attngen_source *spec, const attngen_source *schedule,
+                                         const attngen_dim *dims, size_t ndims);
 ATTNGEN_API void attngen_program_free(attngen_program *program);
 
 /* A shipped spec or schedule by name ("causal", "mma_d128"); *out points to static text. */
@@ -168,7 +169,8 @@ typedef struct attngen_arg {
 
 /* Enqueues the kernels on `stream` (a CUstream / cudaStream_t; NULL: the legacy default stream) of the current context, or of the device's primary
  * context if none is current.  Allocates nothing, does not synchronise, may be captured into a CUDA graph.  workspace: attngen_workspace bytes, 256-byte aligned. */
-ATTNGEN_API attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, void *workspace, size_t workspace_bytes, void *stream);
+ATTNGEN_API attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, void *workspace, size_t workspace_bytes,
+                                          void *stream);
 /* What the last failure of attngen_launch in this thread was, and 0 or more notes on paths taken ("q: element-wise loads, stride of d is 2"). */
 ATTNGEN_API const char *attngen_launch_errmsg(void);
 /* Says in one line how `args` would be moved ("" if every tensor goes by 16-byte pieces); writes at most n bytes with NUL. */

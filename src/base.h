@@ -15,7 +15,7 @@
 
 #include "attngen.h"
 
-#define LEN(a) ((int)(sizeof(a) / sizeof((a)[0])))
+#define LEN(a)       ((int)(sizeof(a) / sizeof((a)[0])))
 #define PRINTF(f, a) __attribute__((format(printf, f, a)))
 
 /* ---- arena.c */
@@ -26,7 +26,7 @@ void ag_arena_on_oom(Arena *a, jmp_buf *jump); /* where ag_alloc goes when memor
 enum { AG_JUMP_STOP = 1, AG_JUMP_OOM = 2 };    /* what setjmp returns after ag_stop, and when memory is out */
 noreturn void ag_oom(Arena *a);                /* memory is out elsewhere too */
 void *ag_alloc(Arena *a, size_t n);            /* zeroed, aligned to 16 */
-#define NEW(a, T) ((T *)ag_alloc((a), sizeof(T)))
+#define NEW(a, T)     ((T *)ag_alloc((a), sizeof(T)))
 #define NEWN(a, T, n) ((T *)ag_alloc_n((a), (n), sizeof(T)))
 void *ag_alloc_n(Arena *a, size_t n, size_t size); /* checks the product */
 /* Grows an arena array to hold at least len + 1 items: PUSH(arena, array, len, cap) = item. */
@@ -39,11 +39,11 @@ typedef struct Str {
     int n;
 } Str;
 #define STR(lit) ((Str){(lit), (int)sizeof(lit) - 1})
-#define STRF(x) (x).n, (x).s /* for %.*s */
+#define STRF(x)  (x).n, (x).s /* for %.*s */
 Str ag_str(const char *cstr);
 bool ag_str_eq(Str a, Str b);
 bool ag_str_is(Str a, const char *cstr);
-Str ag_str_copy(Arena *a, Str s);                      /* NUL-terminated copy */
+Str ag_str_copy(Arena *a, Str s);                        /* NUL-terminated copy */
 Str ag_fmt(Arena *a, const char *fmt, ...) PRINTF(2, 3); /* formatted, NUL-terminated */
 Str ag_vfmt(Arena *a, const char *fmt, va_list ap);
 Str ag_clip(Arena *a, Str s); /* s for use in a message: at most 40 bytes, then "..."; NUL-terminated */
@@ -85,8 +85,8 @@ typedef struct DiagMsg DiagMsg; /* diag.c */
 /* Everything one compilation shares. */
 typedef struct Diag {
     Arena *arena;
-    jmp_buf jump;          /* set by compile.c */
-    DiagFile file[4];      /* [0] unused */
+    jmp_buf jump;     /* set by compile.c */
+    DiagFile file[4]; /* [0] unused */
     int nfile;
     DiagMsg *first, *last; /* in order of report */
     int nerror;

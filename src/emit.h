@@ -8,9 +8,9 @@ typedef struct Emit {
     const Kernel *k;
     Buf *out;
     int indent;
-    bool *declared;     /* per value: its variable has been printed */
+    bool *declared;       /* per value: its variable has been printed */
     bool head[TEN_COUNT]; /* per tensor: the pointer to this block's batch and head has been printed */
-    const char *elem;   /* storage type: "bf16" or "f16" */
+    const char *elem;     /* storage type: "bf16" or "f16" */
 } Emit;
 
 /* How the leaves of an expression are written. */

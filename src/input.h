@@ -12,17 +12,17 @@ typedef enum DocKind { DOC_SCALAR, DOC_LIST, DOC_MAP } DocKind;
 typedef struct Doc Doc;
 struct Doc {
     DocKind kind;
-    Span span;            /* scalars: the text without quotes; collections: their first line */
-    Str text;             /* scalars */
-    bool quoted;          /* scalars: was in quotes, so it is text and nothing else */
-    const uint32_t *map;  /* scalars: source offset of each byte of text and of its end (text.n + 1 entries), or NULL if text[i] is at span.off + i */
-    Doc **item;           /* lists and maps: values */
-    Doc **key;            /* maps: keys (scalars) */
+    Span span;           /* scalars: the text without quotes; collections: their first line */
+    Str text;            /* scalars */
+    bool quoted;         /* scalars: was in quotes, so it is text and nothing else */
+    const uint32_t *map; /* scalars: source offset of each byte of text and of its end (text.n + 1 entries), or NULL if text[i] is at span.off + i */
+    Doc **item;          /* lists and maps: values */
+    Doc **key;           /* maps: keys (scalars) */
     int n;
 };
 /* Parses file `file` of d.  Returns NULL for an empty document, and after errors (which are reported). */
 Doc *ag_doc_parse(Diag *d, uint16_t file);
-Doc *ag_doc_get(const Doc *map, const char *key); /* NULL if absent */
+Doc *ag_doc_get(const Doc *map, const char *key);      /* NULL if absent */
 Span ag_doc_sub(const Doc *scalar, int from, int len); /* span of text[from .. from+len) in the source */
 /* ---- doc_read.c
  * Typed reading; each reports and returns false if the scalar is not of the type.  Ranges inclusive. */
@@ -36,7 +36,7 @@ void ag_doc_check_keys(Diag *d, const Doc *map, const char *what, const char *co
 /* ---- expr.c (parser), expr_type.c (names and types), expr_print.c */
 typedef struct Ast Ast;
 struct Ast {
-    Op op;        /* CONST AXIS SIZE PARAM SCORE LET, or an elementwise op; TOFLOAT inserted by typing */
+    Op op; /* CONST AXIS SIZE PARAM SCORE LET, or an elementwise op; TOFLOAT inserted by typing */
     Type type;
     Span span;
     Scalar value; /* CONST */
@@ -47,16 +47,16 @@ struct Ast {
 
 typedef struct Param {
     Str name;
-    Type type;      /* T_INT or T_FLOAT (T_BOOL allowed) */
-    Scalar value;   /* default, or what was bound at compile time */
-    bool bound;     /* bound at compile time: a constant */
-    bool positive;  /* known > 0 and checked at launch: only `scale` */
+    Type type;     /* T_INT or T_FLOAT (T_BOOL allowed) */
+    Scalar value;  /* default, or what was bound at compile time */
+    bool bound;    /* bound at compile time: a constant */
+    bool positive; /* known > 0 and checked at launch: only `scale` */
     Span span;
 } Param;
 
 typedef struct Let {
     Str name;
-    Ast *value;      /* NULL if it had errors */
+    Ast *value; /* NULL if it had errors */
     Span span;
     int depth;       /* levels of its tree, those of the lets that it names included */
     bool uses_score; /* names s, itself or through other lets */
@@ -69,14 +69,14 @@ int ag_dtype_bytes(DType t);
 
 typedef struct Spec {
     Str name, doc;
-    Param *param;   /* [0] is `scale`: float, positive; its default 1/sqrt(D) unless the spec gives a number */
+    Param *param; /* [0] is `scale`: float, positive; its default 1/sqrt(D) unless the spec gives a number */
     int nparam;
     bool scale_given;
     Let *let;
     int nlet;
-    Ast *score;     /* float; NULL = s itself */
-    Ast *mask;      /* bool; NULL = every key */
-    int group;      /* Hq / Hkv pinned by `heads: {group: N}`; 0 = any */
+    Ast *score; /* float; NULL = s itself */
+    Ast *mask;  /* bool; NULL = every key */
+    int group;  /* Hq / Hkv pinned by `heads: {group: N}`; 0 = any */
     Span span, group_span;
     /* bound at compile time */
     int D, Dv;
@@ -110,7 +110,7 @@ const Target *ag_target_at(size_t index);       /* NULL past the end */
 /* ---- schedule.c */
 typedef enum Decided { BY_FILE, BY_RULE, BY_DEFAULT } Decided; /* who decided a field: the file, a rule for `auto`, or the field's default */
 typedef struct Field {
-    int64_t v;       /* int, bool, or index of the enum value */
+    int64_t v; /* int, bool, or index of the enum value */
     Decided by;
     bool open;       /* `auto`, to be closed by ag_schedule_close */
     Span span;       /* the value in the file; file 0 if not there */
@@ -139,11 +139,11 @@ extern const FieldInfo ag_field[F_COUNT];
 typedef struct Schedule {
     Str name, notes;
     Field f[F_COUNT];
-    uint32_t arch_mask;       /* bit i: ag_target_at(i) is listed under target.arch */
+    uint32_t arch_mask; /* bit i: ag_target_at(i) is listed under target.arch */
     Span arch_span;
     int head_dim_min, head_dim_max; /* applies_to.head_dim, of max(D, Dv) */
     Span head_dim_span;
-    int order[3];             /* grid.order, fastest first: AX_Q (written m), AX_H, AX_B */
+    int order[3]; /* grid.order, fastest first: AX_Q (written m), AX_H, AX_B */
     Span order_span;
 } Schedule;
 /* Reads and checks one file against its table.  NULL after errors. */
@@ -151,7 +151,8 @@ Schedule *ag_schedule_read(Diag *d, uint16_t file);
 /* ---- schedule_close.c
  * Closes every `auto` for this spec and target and checks that the schedule applies to them (arch, head dim). */
 void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t);
-void ag_schedule_print(Buf *out, const Schedule *s); /* schedule_print.c: closed form: YAML that reads back, a comment per field saying who decided it */
+void ag_schedule_print(Buf *out,
+                       const Schedule *s); /* schedule_print.c: closed form: YAML that reads back, a comment per field saying who decided it */
 /* Name of the shipped schedule for this spec and target, NULL if there is none: of those whose target.arch has the target and whose
  * applies_to.head_dim has max(D, Dv), the first by name. */
 const char *ag_schedule_default(const Spec *spec, const Target *t);
@@ -162,6 +163,6 @@ typedef struct Shipped {
     const char *text;
     int len;
 } Shipped;
-const Shipped *ag_shipped_spec(size_t index);     /* NULL past the end; sorted by name */
+const Shipped *ag_shipped_spec(size_t index); /* NULL past the end; sorted by name */
 const Shipped *ag_shipped_schedule(size_t index);
 #endif

@@ -24,10 +24,10 @@ static int formula(const Kernel *k, Ref r, Formula *f, int n) {
     for (int i = 0; i < LEN(of); i++)
         if (of[i].op == x->op) {
             assert(n + 1 < LEN(f->op));
-            f->op[n++] = of[i].f;
+            f->op[n++] = (int32_t)of[i].f;
             return n;
         }
-    assert(!"op that launch formulas do not have");
+    assert(0 && "an op that launch formulas do not have");
     return n;
 }
 

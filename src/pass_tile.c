@@ -52,9 +52,10 @@ static int row(Tiler *t, Str name) {
                               .reference = -1,
                               .carry = -1});
 }
-static void set_positions(Tiler *t, Ins *i) { /* where the elements of a map are */
-    i->e[1] = val(t, t->q0);
-    i->e[2] = t->j >= 0 ? op2(t, OP_MUL, val(t, t->j), num(t, tile_field(t->k, F_TILE_N))) : 0;
+/* Where the elements of map i are, if its expression asks. */
+static void set_positions(Tiler *t, Ins *i) {
+    if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_Q)) i->e[1] = val(t, t->q0);
+    if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_K)) i->e[2] = op2(t, OP_MUL, val(t, t->j), num(t, tile_field(t->k, F_TILE_N)));
 }
 
 /* ---- expressions */
@@ -327,7 +328,7 @@ static bool step_lazy(Tiler *t) {
     if (!grew) return false;
     Ins *any = ag_tiler_add(t, t->step, TI_ANY, -1, "---- where a maximum has outgrown its reference by 2^8, the reference moves");
     any->e[0] = grew;
-    any->e[1] = val(t, t->q0);
+    set_positions(t, any);
     Block *step = t->step;
     t->step = t->here = &any->body;
     for (int i = 0; i < t->s->ncarry; i++) step_rescale(t, i);

@@ -18,42 +18,42 @@ typedef enum Layout { LAYOUT_NONE, LAYOUT_ACC, LAYOUT_A } Layout; /* fragments o
 typedef struct Val {
     Str name;
     Space space;
-    DType type;         /* shared and fragments */
-    Type scalar;        /* SPACE_SCALAR */
+    DType type;  /* shared and fragments */
+    Type scalar; /* SPACE_SCALAR */
     int rows, cols;
-    Layout layout;      /* fragments */
-    int stages;         /* shared: >= 1 */
-    int swizzle;        /* shared, set by place: 0..3 bits of the 16-byte piece index are xor-ed, see docs/design.md; -1 before */
-    int offset, bytes;  /* shared, set by place: of stage 0, of one stage; -1 before */
-    int over;           /* shared: its bytes may overlap those of earlier values (it is used after their last use); -1: no */
-    bool partial;       /* rows: each lane of a quad holds its own part of the sum until TI_TOTAL */
-    int reference;      /* carried values: the row value (running maximum) that the content is relative to; -1 */
-    int carry;          /* index of the Math carry it holds, -1 */
-    bool nonneg;        /* scalars: known to be >= 0 */
+    Layout layout;     /* fragments */
+    int stages;        /* shared: >= 1 */
+    int swizzle;       /* shared, set by place: 0..3 bits of the 16-byte piece index are xor-ed, see docs/design.md; -1 before */
+    int offset, bytes; /* shared, set by place: of stage 0, of one stage; -1 before */
+    int over;          /* shared: its bytes may overlap those of earlier values (it is used after their last use); -1: no */
+    bool partial;      /* rows: each lane of a quad holds its own part of the sum until TI_TOTAL */
+    int reference;     /* carried values: the row value (running maximum) that the content is relative to; -1 */
+    int carry;         /* index of the Math carry it holds, -1 */
+    bool nonneg;       /* scalars: known to be >= 0 */
     Span span;
 } Val;
 
 /* ---- instructions */
 typedef enum TileOp {
-    TI_LET,      /* scalar dst = e[0] */
-    TI_LOOP,     /* for dst: step +1: e[0] <= dst < e[1] upwards; step -1: e[0] > dst >= e[1] downwards (e[0] exclusive upper, e[1] lower); body */
-    TI_IF,       /* if e[0] (uniform bool): body */
-    TI_ANY,      /* each warp by itself: if e[0] (bool of the row; AXIS q = e[1] + row) holds in any of its rows: body, on all its rows */
-    TI_FILL,     /* dst (fragment or row) = e[0] (constant) */
-    TI_COPY,     /* shared dst [stage e[0]] = rows e[1] .. e[1]+rows of tensor a at batch e[3], head e[4]; rows >= e[2] and columns past the tensor's are zero;
+    TI_LET,  /* scalar dst = e[0] */
+    TI_LOOP, /* for dst: step +1: e[0] <= dst < e[1] upwards; step -1: e[0] > dst >= e[1] downwards (e[0] exclusive upper, e[1] lower); body */
+    TI_IF,   /* if e[0] (uniform bool): body */
+    TI_ANY,  /* each warp by itself: if e[0] (bool of the row; AXIS q = e[1] + row) holds in any of its rows: body, on all its rows */
+    TI_FILL, /* dst (fragment or row) = e[0] (constant) */
+    TI_COPY, /* shared dst [stage e[0]] = rows e[1] .. e[1]+rows of tensor a at batch e[3], head e[4]; rows >= e[2] and columns past the tensor's are zero;
                     async: by cp.async in the open group, else complete at the next barrier */
-    TI_COMMIT,   /* closes the open cp.async group */
-    TI_WAIT,     /* until at most n of this thread's groups are unfinished */
-    TI_SYNC,     /* barrier n: all threads of the roles taking part */
-    TI_LOAD,     /* fragment dst (A operand) = shared a [stage e[0]] */
-    TI_MMA,      /* fragment dst (accumulator) += a x b; a: shared [stage e[1]] or A fragment; b: shared [stage e[0]], rows are keys.
+    TI_COMMIT, /* closes the open cp.async group */
+    TI_WAIT,   /* until at most n of this thread's groups are unfinished */
+    TI_SYNC,   /* barrier n: all threads of the roles taking part */
+    TI_LOAD,   /* fragment dst (A operand) = shared a [stage e[0]] */
+    TI_MMA,    /* fragment dst (accumulator) += a x b; a: shared [stage e[1]] or A fragment; b: shared [stage e[0]], rows are keys.
                     trans: dst = a b^T (b's rows are dst's columns), else dst = a b (b's rows are summed over).  zero: dst is cleared first */
-    TI_MAP,      /* dst (fragment or row) = e[0] at each element, rounded to dst's type.  In e[0]: VAL of a fragment is its element at the same place, VAL of a
+    TI_MAP, /* dst (fragment or row) = e[0] at each element, rounded to dst's type.  In e[0]: VAL of a fragment is its element at the same place, VAL of a
                     row the row's value; AXIS q = e[1] + row, AXIS k = e[2] + column (positions) */
-    TI_REDUCE,   /* row dst = reduce (OP_RMAX or OP_RSUM, in `reduce`) over the columns of fragment a, combined with row b (-1: none).
+    TI_REDUCE, /* row dst = reduce (OP_RMAX or OP_RSUM, in `reduce`) over the columns of fragment a, combined with row b (-1: none).
                     dst partial: each lane sums what it holds; else across the quad */
-    TI_TOTAL,    /* row dst = sum over the quad of partial row a */
-    TI_STORE,    /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = fragment a rounded to the tensor's type; through shared b, or directly (b = -1) */
+    TI_TOTAL,  /* row dst = sum over the quad of partial row a */
+    TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = fragment a rounded to the tensor's type; through shared b, or directly (b = -1) */
     TI_STORE_ROW /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = row a, if the tensor was given */
 } TileOp;
 extern const char *const ag_tile_op_name[];
@@ -91,7 +91,7 @@ typedef struct KernelTensor {
     const char *name;
     DType type;
     int rank;
-    int cols;       /* extent of the last dim of a rank-4 tensor (D or Dv) */
+    int cols;         /* extent of the last dim of a rank-4 tensor (D or Dv) */
     Size rows, heads; /* extents of dims 2 and 1 */
     bool output, optional, used;
 } KernelTensor;
@@ -99,10 +99,10 @@ typedef struct KernelTensor {
 typedef struct Kernel {
     Diag *d;
     Arena *arena;
-    const Spec *spec;       /* names of parameters, for printing */
+    const Spec *spec; /* names of parameters, for printing */
     const Schedule *sched;
     const Target *target;
-    Str name;               /* extern "C" symbol */
+    Str name; /* extern "C" symbol */
     Nodes nodes;
     Val *val;
     int nval, capval;
@@ -122,7 +122,7 @@ typedef struct Kernel {
     Ref plain_lo, plain_hi; /* VALs, set by split: key tiles [plain_lo, plain_hi) need no guard; 0: none are told apart */
     Slot slot[META_SLOTS];  /* argument struct, set by place */
     int nslot, param_bytes;
-    Str numerics;           /* class, e.g. "f32acc-ex2-n64" */
+    Str numerics; /* class, e.g. "f32acc-ex2-n64" */
 } Kernel;
 
 /* ---- tile.c: building and editing */
@@ -134,10 +134,10 @@ void ag_block_append(Block *b, Ins *i);
 void ag_block_insert_before(Block *b, Ins *at, Ins *i); /* at NULL: at the end */
 void ag_block_insert_after(Block *b, Ins *at, Ins *i);  /* at NULL: at the start */
 void ag_block_remove(Block *b, Ins *i);
-Ins *ag_ins_clone(Kernel *k, const Ins *i); /* deep */
-Ref ag_kval(Kernel *k, int val);            /* VAL node of a value */
+Ins *ag_ins_clone(Kernel *k, const Ins *i);                  /* deep */
+Ref ag_kval(Kernel *k, int val);                             /* VAL node of a value */
 bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index); /* does r read this leaf? */
-bool ag_nonneg(const Kernel *k, Ref r);     /* int node that is provably >= 0 */
+bool ag_nonneg(const Kernel *k, Ref r);                      /* int node that is provably >= 0 */
 
 /* ---- tile_dump.c, tile_check.c */
 void ag_tile_dump(Buf *out, const Kernel *k);

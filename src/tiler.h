@@ -28,7 +28,7 @@ typedef struct Tiler {
 static inline int64_t tile_field(const Kernel *k, FieldId f) { return k->sched->f[f].v; }
 static inline Ref op2(Tiler *t, Op op, Ref a, Ref b) { return ag_node_op(&t->k->nodes, op, a, b, 0, (Span){0}); }
 static inline Ref num(Tiler *t, int64_t v) { return ag_node_int(&t->k->nodes, v); }
-static inline Ref size(Tiler *t, Size s) { return ag_node_leaf(&t->k->nodes, OP_SIZE, T_INT, s, (Span){0}); }
+static inline Ref size(Tiler *t, Size s) { return ag_node_leaf(&t->k->nodes, OP_SIZE, T_INT, (int)s, (Span){0}); }
 static inline Ref val(Tiler *t, int v) { return ag_kval(t->k, v); }
 Ins *ag_tiler_add(Tiler *t, Block *to, TileOp op, int dst, const char *note);
 int ag_tiler_let(Tiler *t, Block *to, const char *name, Ref e, const char *note); /* a scalar with value e */
