@@ -307,6 +307,18 @@ static attngen_status refused(attngen_context *ctx, const CacheKey *key, const B
     return ag_fail(ctx, ATTNGEN_E_COMPILE, "%s\nthis is a defect of attngen; `attngen emit` prints the code", e->text);
 }
 
+/* Spills are a defect of a shipped schedule if the compiler is one that it was made for, else the business of whoever chose schedule and compiler. */
+static attngen_status check_spills(attngen_context *ctx, const Compilation *c, const Compiled *built) {
+    if (built->spill_bytes == 0) return ATTNGEN_OK;
+    if (c->shipped && built->tuned)
+        return ag_fail(ctx, ATTNGEN_E_COMPILE,
+                       "%s under the shipped schedule %s spills %d bytes of registers per thread on %s (%d registers are used)", c->meta.spec,
+                       c->schedule_name, built->spill_bytes, c->meta.arch, built->registers);
+    ag_warn(ctx, "%s under %s spills %d bytes of registers per thread on %s (%d registers are used): it will be slow%s", c->meta.spec,
+            c->schedule_name, built->spill_bytes, c->meta.arch, built->registers, built->tuned ? "" : "; NVRTC 12.9 or newer would do better");
+    return ATTNGEN_OK;
+}
+
 static attngen_status build_image(attngen_context *ctx, attngen_program *p, const CacheKey *key) {
     const Compilation *c = p->lowered;
     Compiled built = {0};
@@ -314,6 +326,11 @@ static attngen_status build_image(attngen_context *ctx, attngen_program *p, cons
     attngen_status s = ag_context_open_nvrtc(ctx);
     if (s != ATTNGEN_OK) return s;
     s = ag_nvrtc_compile(ctx->nvrtc.open, c->cu.s, c->meta.arch, false, &built, &e);
+    if (s != ATTNGEN_OK) {
+        ag_compiled_free(&built);
+        return s == ATTNGEN_E_COMPILE ? refused(ctx, key, &c->cu, &e) : ag_fail_err(ctx, s, &e);
+    }
+    s = check_spills(ctx, c, &built);
     if (s == ATTNGEN_OK) {
         const CacheEntry entry = {c->meta, built.image, built.size, built.registers, built.spill_bytes};
         ag_cache_store(ctx->cache, key, &entry);
@@ -324,21 +341,7 @@ static attngen_status build_image(attngen_context *ctx, attngen_program *p, cons
         built.image = NULL;
     }
     ag_compiled_free(&built);
-    if (s == ATTNGEN_OK) return s;
-    return s == ATTNGEN_E_COMPILE ? refused(ctx, key, &c->cu, &e) : ag_fail_err(ctx, s, &e);
-}
-
-/* Spills are a defect of a shipped schedule, and the business of whoever writes another. */
-static attngen_status check_spills(attngen_context *ctx, const attngen_program *p) {
-    const Compilation *c = p->lowered;
-    if (p->spill_bytes == 0) return ATTNGEN_OK;
-    if (c->shipped)
-        return ag_fail(ctx, ATTNGEN_E_COMPILE,
-                       "%s under the shipped schedule %s spills %d bytes of registers per thread on %s (%d registers are used)", c->meta.spec,
-                       c->schedule_name, p->spill_bytes, c->meta.arch, p->registers);
-    ag_warn(ctx, "%s under %s spills %d bytes of registers per thread on %s (%d registers are used): it will be slow", c->meta.spec, c->schedule_name,
-            p->spill_bytes, c->meta.arch, p->registers);
-    return ATTNGEN_OK;
+    return s;
 }
 
 static attngen_status get_image(attngen_context *ctx, attngen_program *p) {
@@ -347,16 +350,13 @@ static attngen_status get_image(attngen_context *ctx, attngen_program *p) {
     if (s != ATTNGEN_OK) return s;
     CacheEntry entry;
     CacheKey key = ag_cache_key(c->cu.s, c->cu.n, &c->meta, c->meta.arch, ctx->nvrtc.id);
-    if (ag_cache_load(ctx->cache, &key, &entry)) {
-        p->image = entry.cubin;
-        p->size = entry.size;
-        p->registers = entry.registers;
-        p->spill_bytes = entry.spill_bytes;
-        p->from_disk = true;
-    } else {
-        s = build_image(ctx, p, &key);
-    }
-    return s == ATTNGEN_OK ? check_spills(ctx, p) : s;
+    if (!ag_cache_load(ctx->cache, &key, &entry)) return build_image(ctx, p, &key);
+    p->image = entry.cubin;
+    p->size = entry.size;
+    p->registers = entry.registers;
+    p->spill_bytes = entry.spill_bytes;
+    p->from_disk = true;
+    return ATTNGEN_OK;
 }
 
 /* ---- programs that a context remembers */

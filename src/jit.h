@@ -95,6 +95,7 @@ typedef struct Compiled {
     void *image; /* malloc'ed */
     size_t size;
     char *log;                  /* malloc'ed, NUL-terminated: ptxas resource report and warnings */
+    bool tuned;                 /* this NVRTC took every option of ag_nvrtc_options that is meant for the arch: shipped schedules do not spill */
     int registers, spill_bytes; /* per thread, stores + loads, of the worst kernel, read from the ptxas report; 0 for PTX */
 } Compiled;
 /* ptx: PTX text (NUL-terminated, size without it) instead of a cubin.  ATTNGEN_E_COMPILE: e has the head of the log, out->log all of it; a ptxas

@@ -154,10 +154,12 @@ typedef struct Options {
     char arch[OPTION_BYTES];
 } Options;
 
-/* NVRTC 12.9 is the first that takes FAST_COMPILE.  For sm_90a and its like it must not be: ptxas then ignores setmaxnreg (C7504).
- * A cold compile is to be cold: NVRTC's own cache (12.9 and newer) is off. */
+/* NVRTC 12.9 is the first that takes FAST_COMPILE and --no-cache. */
+static bool is_recent(const Nvrtc *n) { return n->major * 100 + n->minor >= 1209; }
+
+/* For sm_90a and its like FAST_COMPILE must not be: ptxas then ignores setmaxnreg (C7504).  A cold compile is to be cold: NVRTC's own cache is off. */
 static void make_options(Options *o, const Nvrtc *n, const char *arch, bool ptx) {
-    bool recent = n->major * 100 + n->minor >= 1209, fast = recent && arch[strlen(arch) - 1] != 'a';
+    bool recent = is_recent(n), fast = recent && arch[strlen(arch) - 1] != 'a';
     snprintf(o->arch, sizeof o->arch, "--gpu-architecture=%s%s", ptx ? "compute_" : "sm_", arch + 3);
     o->n = 0;
     o->item[o->n++] = o->arch;
@@ -223,6 +225,7 @@ attngen_status ag_nvrtc_compile(Nvrtc *n, const char *source, const char *arch, 
     int r = n->create(&p, source, "attngen.cu", 0, NULL, NULL);
     if (r != NVRTC_OK) return ag_err(e, r == NVRTC_OUT_OF_MEMORY ? ATTNGEN_E_NOMEM : ATTNGEN_E_COMPILE, "NVRTC: %s", n->error_string(r));
     s = run(n, p, arch, ptx, out, e);
+    out->tuned = is_recent(n);
     n->destroy(&p);
     return s;
 }

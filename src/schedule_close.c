@@ -26,10 +26,11 @@ static int shared_bytes(const Closing *c, int m, int n) {
 
 static int shared_limit(const Closing *c) { return least(c->t->shared_max, c->t->shared_sm / value(c, F_PER_SM) - 1024); }
 
-/* Registers per thread: the S and O accumulators, Q where it stays in registers, and about 56 for all else. */
+/* Registers per thread: the S and O accumulators, Q where it stays in registers, what the score's functions take, and about 56 for all else. */
 static int registers(const Closing *c, int m, int n) {
     int threads = 32 * value(c, F_WARPS), D = round_up(c->spec->D, 16), Dv = round_up(c->spec->Dv, 16);
-    return m * (n + Dv) / threads + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + 56;
+    int functions = c->spec->score ? 24 : 0; /* softcap at D 64 spills at n 128 and not at n 112 */
+    return m * (n + Dv) / threads + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + functions + 56;
 }
 
 static int register_limit(const Closing *c) { return least(c->t->regs_thread, c->t->regs_sm / (32 * value(c, F_WARPS) * value(c, F_PER_SM))); }
@@ -44,7 +45,7 @@ static void choose_tile(const Closing *c, int *m, int *n) {
     int first_m = fm->open ? top_m : (int)fm->v, last_m = fm->open ? rows : first_m;
     int first_n = fn->open ? top_n : (int)fn->v, last_n = fn->open ? 32 : first_n;
     for (*m = first_m; *m >= last_m; *m -= rows)
-        for (*n = first_n; *n >= last_n; *n /= 2)
+        for (*n = first_n; *n >= last_n; *n -= 32)
             if (fits(c, *m, *n)) return;
     *m = last_m;
     *n = fn->open ? 16 : first_n;
@@ -64,7 +65,7 @@ static void close_tile(const Closing *c) {
                              registers(c, m, n), register_limit(c))
                           .s;
     decide(fm, m, ag_fmt(c->d->arena, "the most rows up to 128 that fit: %s", sum).s);
-    decide(fn, n, ag_fmt(c->d->arena, "128 keys for head dims to 64, else 64, halved until they fit: %s", sum).s);
+    decide(fn, n, ag_fmt(c->d->arena, "128 keys for head dims to 64, else 64, less by 32 until they fit: %s", sum).s);
 }
 
 /* The K and V of the heads walked together take this much of an L2 (40 MB on sm_80, 50 MB on sm_90). */

@@ -1,6 +1,6 @@
 /* Host-side times of attngen: emission, cold and warm compilation, repeated compilation, launch.
  *
- *   bench_host [SPEC [D]]        a shipped spec, default: causal 128
+ *   bench_host [SPEC [D [ARCH]]]        a shipped spec, default: causal 128 sm_90
  *
  * Prints one line per step with its target.  Cold: an empty cache folder, NVRTC's own cache off.  Warm: a new process that finds the kernel in that
  * folder; its clock runs from before attngen_create to after attngen_compile.  Launch: host time of attngen_launch alone, in batches shorter than
@@ -18,6 +18,7 @@ enum { EMISSIONS = 50, PROCESSES = 15, COMPILES = 20000, BATCHES = 40, BATCH = 2
 
 static const char *spec_name = "causal";
 static double head_dim = 128;
+static const char *arch = "sm_90";
 static int missed;
 
 static double now(void) {
@@ -47,6 +48,7 @@ static attngen_context *context(const char *cache_dir) {
     attngen_options o = ATTNGEN_OPTIONS_INIT;
     attngen_context *ctx = NULL;
     o.cache_dir = cache_dir;
+    o.arch = arch; /* given: else making a context starts the driver */
     attngen_status s = attngen_create(&ctx, &o);
     if (s == ATTNGEN_OK) return ctx;
     fprintf(stderr, "bench_host: attngen_create: %s\n", attngen_strerror(s));
@@ -135,7 +137,7 @@ static int warm_child(const char *dir) {
 
 static double run_child(const char *self, const char *dir) {
     char command[8192], line[64] = "";
-    snprintf(command, sizeof command, "'%s' --warm '%s' %s %g", self, dir, spec_name, head_dim);
+    snprintf(command, sizeof command, "'%s' --warm '%s' %s %g %s", self, dir, spec_name, head_dim, arch);
     FILE *f = popen(command, "r");
     if (!f || !fgets(line, sizeof line, f) || pclose(f) != 0) {
         fprintf(stderr, "bench_host: the child process failed\n");
@@ -263,6 +265,7 @@ int main(int argc, char **argv) {
     int warm = argc > 2 && !strcmp(argv[1], "--warm"), at = warm ? 3 : 1;
     if (argc > at) spec_name = argv[at];
     if (argc > at + 1) head_dim = atof(argv[at + 1]);
+    if (argc > at + 2) arch = argv[at + 2];
     if (warm) return warm_child(argv[2]);
     char self[4096];
     setvbuf(stdout, NULL, _IOLBF, 0);

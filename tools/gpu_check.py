@@ -348,7 +348,7 @@ def check_graph(ctx, tally):
     """A program that was bound and never launched is captured, then replayed on other data."""
     p = Problem((2, 4, 2, 200, 333, None), 112, "bf16", seed=6)
     program = ctx.compile("causal", D=112, dtype="bf16")
-    program._bind((*p.shape[:5], attngen.ALIGN_END))
+    program.prepare(p.q, p.k, p.v, p.o, p.lse)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         launch(program, p)
@@ -366,7 +366,6 @@ def check_threads(ctx, tally):
     """Two threads launch one call on a stream each."""
     shape = (1, 8, 2, 300, 500, None)
     program = ctx.compile("causal", D=128, dtype="bf16")
-    program._bind((*shape[:5], attngen.ALIGN_END))
     problems = [Problem(shape, 128, "bf16", seed=s) for s in (10, 11)]
     errors = []
 

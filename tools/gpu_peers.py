@@ -51,6 +51,7 @@ class Point:
         self.B, self.H = TOKENS // S, WIDTH // D
         make = lambda: torch.randn(self.B, S, self.H, D, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
         self.q, self.k, self.v = make(), make(), make()
+        self.kept = []
         self.flops = 4 * self.B * self.H * S * S * D * (0.5 if causal else 1)
 
     @property
@@ -61,6 +62,7 @@ class Point:
         o = torch.empty(self.B, self.S, self.H, self.D, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
         lse = torch.empty(self.B, self.H, self.S, device="cuda", dtype=torch.float32)
         program(self.q, self.k, self.v, o=o, lse=lse)
+        self.kept.append((program, lse))  # the graph uses them after this call
         return captured(lambda: program(self.q, self.k, self.v, o=o, lse=lse)[0])
 
     def peer(self, backend):

@@ -73,7 +73,7 @@ static void test_print(void **state) {
            "tile:\n"
            "  m: 128                    # rule: the most rows up to 128 that fit: 65536 of 166912 bytes of shared memory and about 248 of 255 "
            "registers\n"
-           "  n: 64                     # rule: 128 keys for head dims to 64, else 64, halved until they fit: 65536 of 166912 bytes of shared memory "
+           "  n: 64                     # rule: 128 keys for head dims to 64, else 64, less by 32 until they fit: 65536 of 166912 bytes of shared memory "
            "and about 248 of 255 registers\n"
            "mma:\n"
            "  family: mma_sync          # default\n"

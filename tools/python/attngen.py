@@ -176,7 +176,22 @@ class Program:
         data = b"".join(pieces)
         return data if what == "cubin" else data.decode()
 
-    def _prepare(self, tensors, offset, scalars):
+    def _lookup(self, tensors, offset, scalars):
+        """What _bind gives for these shapes and strides, made once."""
+        key = (*[(x.shape, x.stride(), x.dtype, x.device) for x in tensors.values()], offset, *scalars.items())
+        call = self._calls.get(key)
+        if call is None:
+            call = self._bind(tensors, offset, scalars)
+            if len(self._calls) >= MAX_CALLS:
+                _lib.attngen_call_free(self._calls.pop(next(iter(self._calls)))[0])
+            self._calls[key] = call
+        return call
+
+    def prepare(self, q, k, v, o, lse=None, offset=None, **scalars):
+        """Checks, binds and loads for tensors of this kind without a launch: the first call may then be captured into a CUDA graph."""
+        self._lookup({"q": q, "k": k, "v": v, "o": o, **({} if lse is None else {"lse": lse})}, offset, scalars)
+
+    def _bind(self, tensors, offset, scalars):
         """Checks and binds what does not change from call to call: the call handle, its workspace, and the arguments with null pointers."""
         import torch
 
@@ -212,14 +227,7 @@ class Program:
             lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
         if lse is not None and lse is not False:
             tensors["lse"] = lse
-        key = (*[(x.shape, x.stride(), x.dtype, x.device) for x in tensors.values()], offset, *scalars.items())
-        call = self._calls.get(key)
-        if call is None:
-            call = self._prepare(tensors, offset, scalars)
-            if len(self._calls) >= MAX_CALLS:
-                _lib.attngen_call_free(self._calls.pop(next(iter(self._calls)))[0])
-            self._calls[key] = call
-        handle, workspace, array, _, template = call  # a copy of the arguments for each call: threads may share a Program
+        handle, workspace, array, _, template = self._lookup(tensors, offset, scalars)  # a copy of the arguments for each call: threads may share a Program
         args, at = bytearray(template), _Arg.data.offset
         for x in tensors.values():
             struct.pack_into("@P", args, at, x.data_ptr())
