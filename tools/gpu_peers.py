@@ -14,9 +14,7 @@ import math
 import pathlib
 import random
 import statistics
-import subprocess
 import sys
-import time
 
 import torch
 import torch.nn.functional as F
@@ -143,54 +141,6 @@ def report_ratios(rows):
     return summary, met
 
 
-# ---- host times
-
-WARM = """
-import sys, time
-sys.path.insert(0, sys.argv[1])
-import attngen
-begin = time.perf_counter()
-ctx = attngen.Context(arch=sys.argv[2])
-middle = time.perf_counter()
-program = ctx.compile("causal", D=128)
-end = time.perf_counter()
-print(program.info.from_disk_cache, (middle - begin) * 1e3, (end - middle) * 1e3)
-"""
-
-
-def warm_compile(arch):
-    """Milliseconds of attngen_create and attngen_compile in new processes that find the kernel on disk; medians."""
-    attngen.Context(arch=arch).compile("causal", D=128)
-    times = []
-    for _ in range(11):
-        out = subprocess.run(
-            [sys.executable, "-c", WARM, str(ROOT / "tools" / "python"), arch], capture_output=True, text=True, check=True
-        ).stdout.split()
-        if out[0] != "1":
-            return None
-        times.append((float(out[1]), float(out[2])))
-    return [statistics.median(t[i] for t in times) for i in range(2)]
-
-
-def launch_time(ctx):
-    """Microseconds of host time of one attngen_launch, called through ctypes with its arguments ready; median of batches below the driver's queue length."""
-    program = ctx.compile("causal", D=128)
-    t = [torch.randn(1, 1, 64, 128, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
-    program(t[0], t[1], t[2], o=t[3])
-    handle, _ = program._calls[(1, 1, 1, 64, 64, attngen.ALIGN_END)]
-    args = (attngen._Arg * 4)(*[program._tensor(n, x, (1, 1, 64, 128), torch.bfloat16) for n, x in zip("qkvo", t)])
-    stream = torch.cuda.current_stream().cuda_stream
-    call, batches = attngen._lib.attngen_launch, []
-    for _ in range(30):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(200):
-            call(handle, args, 4, None, 0, stream)
-        batches.append((time.perf_counter() - begin) / 200 * 1e6)
-    torch.cuda.synchronize()
-    return statistics.median(batches)
-
-
 def compile_programs(ctx, D, causal, own):
     spec = "causal" if causal else "dense"
     programs = {"attngen": ctx.compile(spec, D=D)}
@@ -241,15 +191,8 @@ def main():
     if not rows:
         raise SystemExit("no point is left to measure")
     summary, met = report_ratios(rows)
-    launch, warm = launch_time(ctx), warm_compile(ctx.arch)
-    print(f"launch, host time through ctypes: {launch:.2f} us")
-    print(
-        f"warm start in a new process: create {warm[0]:.2f} ms, compile {warm[1]:.2f} ms"
-        if warm
-        else "warm start: the kernel was not found in the cache"
-    )
     if args.json:
-        everything = {"machine": machine, "points": rows, "summary": summary, "launch_us": launch, "warm_ms": warm, "schedules": own}
+        everything = {"machine": machine, "points": rows, "summary": summary, "schedules": own}
         pathlib.Path(args.json).write_text(json.dumps(everything, indent=1) + "\n")
     return 0 if met else 1
 
