@@ -49,8 +49,8 @@ typedef struct TensorMeta {
 } TensorMeta;
 typedef struct ScalarMeta {
     char name[META_NAME];
-    uint8_t is_int, positive;
-    uint8_t pad[6];
+    uint8_t is_int, positive, bound; /* bound: its value is in the code */
+    uint8_t pad[5];
     double deflt;
 } ScalarMeta;
 typedef struct KernelMeta {

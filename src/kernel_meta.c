@@ -62,6 +62,7 @@ void ag_program_meta(ProgramMeta *out, const Kernel *k) {
         set_name(m->name, p->name);
         m->is_int = p->type == T_INT;
         m->positive = p->positive;
+        m->bound = p->bound;
         m->deflt = p->type == T_FLOAT ? p->value.u.f : (double)p->value.u.i;
     }
     KernelMeta *m = &out->kernel[0];

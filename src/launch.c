@@ -101,11 +101,14 @@ static attngen_status set_scalar(BoundArgs *b, int i, const attngen_arg *a, Err 
     if (a->data) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is a scalar: its data must be null", s->name);
     if (!isfinite(x)) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %g: must be finite", s->name, x);
     if (s->positive && x <= 0) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %g: must be greater than 0", s->name, x);
-    if (s->is_int && (x != floor(x) || x < INT32_MIN || x > INT32_MAX)) {
-        return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %.17g: must be a 32-bit integer", s->name, x);
+    if (s->bound) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s was bound to %g when the program was compiled", s->name, s->deflt);
+    if (s->is_int && (x != floor(x) || fabs(x) > PARAM_INT_MAX)) {
+        return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %.17g: must be a whole number from -%d to %d", s->name, x, PARAM_INT_MAX, PARAM_INT_MAX);
     }
     if (!s->is_int && !isfinite((float)x)) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %g: beyond the range of float", s->name, x);
-    if (s->positive && !((float)x > 0)) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %g: as a float it is 0", s->name, x);
+    /* kernels multiply it with log2(e) and a row's maximum: far from where that underflows or overflows */
+    if (s->positive && !(x >= 0x1p-100 && x <= 0x1p100))
+        return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %g: must be from 2^-100 to 2^100", s->name, x);
     b->scalar[i] = x;
     return ATTNGEN_OK;
 }

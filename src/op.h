@@ -36,6 +36,9 @@ extern const char *const ag_axis_name[AX_COUNT];
 typedef enum Size { SZ_B, SZ_HQ, SZ_HKV, SZ_SQ, SZ_SK, SZ_OFF, SZ_D, SZ_DV, SZ_COUNT } Size;
 extern const char *const ag_size_name[SZ_COUNT]; /* "B" "Hq" "Hkv" "Sq" "Sk" "off" "D" "Dv" */
 
+/* Int parameters are within +- this: kernels compare them with positions (below 2^29) and their distances in 32 bits. */
+enum { PARAM_INT_MAX = 1 << 30 };
+
 /* A scalar of any type. */
 typedef struct Scalar {
     Type type;

@@ -7,7 +7,6 @@
 enum { ALIGN = 128, BLOCK_OVERHEAD = 1024 /* bytes that the machine takes per resident block */ };
 
 static int round_up(int x, int to) { return (x + to - 1) / to * to; }
-static int64_t field(const Kernel *k, FieldId f) { return k->sched->f[f].v; }
 
 /* ---- shared memory */
 
@@ -22,7 +21,7 @@ static int swizzle_bits(int cols) {
     return bits;
 }
 
-static int shared_bytes(const Val *v) { return round_up(v->rows * v->cols * ag_dtype_bytes(v->type), ALIGN); }
+static int bytes_of(const Val *v) { return round_up(v->rows * v->cols * ag_dtype_bytes(v->type), ALIGN); }
 
 /* Places every shared value; returns the bytes used. */
 static int lay_out(Kernel *k) {
@@ -31,7 +30,7 @@ static int lay_out(Kernel *k) {
         Val *v = &k->val[i];
         if (v->space != SPACE_SHARED) continue;
         v->swizzle = swizzle_bits(v->cols);
-        v->bytes = shared_bytes(v);
+        v->bytes = bytes_of(v);
         v->offset = v->over >= 0 ? 0 : top;
         if (v->over < 0) top += v->bytes * v->stages;
         int end = v->offset + v->bytes * v->stages;
@@ -40,80 +39,150 @@ static int lay_out(Kernel *k) {
     return most;
 }
 
-static int limit_of(const Kernel *k) {
-    int share = k->target->shared_sm / k->per_sm - BLOCK_OVERHEAD;
-    return share < k->target->shared_max ? share : k->target->shared_max;
+/* ---- what a schedule needs and what there is, as functions of its fields, so that a legal value can be looked for */
+
+typedef struct Fields {
+    int v[F_COUNT];
+} Fields;
+
+static Fields fields_of(const Kernel *k) {
+    Fields f;
+    for (int i = 0; i < F_COUNT; i++) f.v[i] = (int)k->sched->f[i].v;
+    return f;
 }
 
-/* Bytes as a function of the tile, to look for a legal one. */
-static int bytes_for(const Kernel *k, int m, int n) {
+/* The tensor that value v is a tile of: that of the copies into it; -1: the staged output. */
+static int tensor_of(const Kernel *k, const Block *b, int v) {
+    int tensor = -1;
+    for (const Ins *i = b->first; i && tensor < 0; i = i->next) tensor = i->op == TI_COPY && i->dst == v ? i->a : tensor_of(k, &i->body, v);
+    return tensor;
+}
+
+static int shared_need(const Kernel *k, const Fields *f) {
     int sum = 0, most = 0;
     for (int i = 0; i < k->nval; i++) {
         Val v = k->val[i];
         if (v.space != SPACE_SHARED) continue;
-        v.rows = v.rows == (int)field(k, F_TILE_M) && (v.over >= 0 || v.stages == 1) && v.name.s[0] != 'K' && v.name.s[0] != 'V' ? m : n;
-        if (v.over >= 0)
-            most = shared_bytes(&v) > most ? shared_bytes(&v) : most;
-        else
-            sum += shared_bytes(&v) * v.stages;
+        int tensor = tensor_of(k, &k->role[0].body, i);
+        bool keys = tensor >= 0 && k->tensor[tensor].rows == SZ_SK;
+        v.rows = f->v[keys ? F_TILE_N : F_TILE_M];
+        v.stages = !keys ? 1 : f->v[tensor == TEN_V ? F_V_STAGES : F_K_STAGES];
+        int bytes = bytes_of(&v) * v.stages;
+        if (v.over < 0)
+            sum += bytes;
+        else if (bytes > most)
+            most = bytes;
     }
     return sum > most ? sum : most;
 }
 
+static int shared_limit(const Kernel *k, const Fields *f) {
+    int share = k->target->shared_sm / f->v[F_PER_SM] - BLOCK_OVERHEAD;
+    return share < k->target->shared_max ? share : k->target->shared_max;
+}
+
+/* What must be held at once, in 32-bit registers per thread. */
+typedef struct Held {
+    int scores, output, query;
+} Held;
+
+static Held held(const Kernel *k, const Fields *f) {
+    int m = f->v[F_TILE_M], t = 32 * f->v[F_WARPS], d = round_up(k->spec->D, 16), dv = round_up(k->spec->Dv, 16);
+    return (Held){m * f->v[F_TILE_N] / t, m * dv / t, f->v[F_Q_OPERAND] == 1 ? m * d / 2 / t : 0};
+}
+static int register_need(const Kernel *k, const Fields *f) {
+    Held h = held(k, f);
+    return h.scores + h.output + h.query;
+}
+static int register_limit(const Kernel *k, const Fields *f) {
+    int limit = k->target->regs_sm / (32 * f->v[F_WARPS] * f->v[F_PER_SM]) / 8 * 8;
+    return limit < k->target->regs_thread ? limit : k->target->regs_thread;
+}
+
+static bool fits(const Kernel *k, const Fields *f) {
+    bool rows = f->v[F_TILE_M] % (16 * f->v[F_WARPS]) == 0, threads = 32 * f->v[F_WARPS] * f->v[F_PER_SM] <= k->target->threads_sm;
+    return rows && threads && shared_need(k, f) <= shared_limit(k, f) && register_need(k, f) <= register_limit(k, f);
+}
+
+/* ---- refusals */
+
 static Span span_of(const Kernel *k, FieldId f) { return k->sched->f[f].span; }
 
-static void check_shared(Kernel *k) {
-    int limit = limit_of(k), m = (int)field(k, F_TILE_M), n = (int)field(k, F_TILE_N);
-    if (k->shared_bytes <= limit) return;
-    FieldId at = span_of(k, F_TILE_N).file ? F_TILE_N : F_TILE_M;
-    if (field(k, F_K_STAGES) > 1 && span_of(k, F_K_STAGES).file) at = F_K_STAGES;
-    ag_unsupported(k->d, span_of(k, at), "the tiles need %d bytes of shared memory, %s has %d per block%s", k->shared_bytes, k->target->name, limit,
-                   k->per_sm > 1 ? " at this grid.ctas_per_sm" : "");
-    Buf sum = {0};
+/* The nearest value of field `id`, towards its end `to`, with which the schedule fits, all else as it is; 0: there is none. */
+static int nearest(const Kernel *k, FieldId id, int to) {
+    Fields f = fields_of(k);
+    int step = to < f.v[id] ? -ag_field[id].step : ag_field[id].step;
+    while (f.v[id] != to) {
+        f.v[id] += step;
+        if (fits(k, &f)) return f.v[id];
+    }
+    return 0;
+}
+
+/* Notes every single field that would help. */
+static void suggest(const Kernel *k, Span at) {
+    int stages = k->sched->f[F_ACQUIRE].v == 1 ? 2 : 1; /* together needs two of each */
+    const struct {
+        FieldId id;
+        int to;
+    } way[] = {{F_K_STAGES, stages}, {F_V_STAGES, stages}, {F_TILE_N, 16}, {F_TILE_M, 16}, {F_WARPS, ag_field[F_WARPS].max}, {F_PER_SM, 1}};
+    bool any = false;
+    for (int i = 0; i < LEN(way); i++) {
+        int v = nearest(k, way[i].id, way[i].to);
+        if (v) ag_note(k->d, span_of(k, way[i].id), "nearest legal: %s: %d", ag_field[way[i].id].path, v);
+        any |= v != 0;
+    }
+    if (!any) ag_note(k->d, at, "no single field makes it fit: use a smaller tile with fewer stages");
+}
+
+/* The field to point at: a number of stages above one, else the tile. */
+static FieldId field_to_blame(const Kernel *k) {
+    static const FieldId stages[] = {F_K_STAGES, F_V_STAGES};
+    for (int i = 0; i < LEN(stages); i++)
+        if (k->sched->f[stages[i]].v > 1 && span_of(k, stages[i]).file) return stages[i];
+    return span_of(k, F_TILE_N).file ? F_TILE_N : F_TILE_M;
+}
+
+static Str shared_sum(const Kernel *k) {
+    Str sum = STR("");
+    bool staged = false;
+    for (int i = 0; i < k->nval; i++) staged |= k->val[i].over >= 0 && k->val[i].bytes == k->shared_bytes;
     for (int i = 0; i < k->nval; i++) {
         const Val *v = &k->val[i];
-        if (v->space == SPACE_SHARED && v->over < 0)
-            ag_put(&sum, "%s%.*s %d x %d x %d x %d", sum.n ? " + " : "", STRF(v->name), v->stages, v->rows, v->cols, ag_dtype_bytes(v->type));
+        if (v->space != SPACE_SHARED || (v->over >= 0) != staged) continue;
+        sum = ag_fmt(k->arena, "%s%s%.*s %d x %d x %d x %d", sum.s, sum.n ? " + " : "", STRF(v->name), v->stages, v->rows, v->cols,
+                     ag_dtype_bytes(v->type));
     }
-    ag_note(k->d, span_of(k, at), "%s = %d (stages x rows x columns x bytes)", sum.oom ? "" : sum.s, k->shared_bytes);
-    ag_buf_free(&sum);
-    int step = 16 * (int)field(k, F_WARPS), nn = n, mm = m;
-    while (nn > 16 && bytes_for(k, m, nn) > limit) nn -= 16;
-    while (mm > step && bytes_for(k, mm, n) > limit) mm -= step;
-    if (bytes_for(k, m, nn) <= limit)
-        ag_note(k->d, span_of(k, F_TILE_N), "nearest legal: tile.n: %d", nn);
-    else if (bytes_for(k, mm, n) <= limit)
-        ag_note(k->d, span_of(k, F_TILE_M), "nearest legal: tile.m: %d", mm);
-    else
-        ag_note(k->d, span_of(k, at), "no tile of this head dim fits: use fewer stages or a smaller grid.ctas_per_sm");
+    return sum;
 }
 
-/* ---- registers: what must be held at once, in 32-bit registers per thread */
-static void check_registers(Kernel *k) {
-    int m = (int)field(k, F_TILE_M), n = (int)field(k, F_TILE_N), t = k->threads, d = round_up(k->spec->D, 16), dv = round_up(k->spec->Dv, 16);
-    int s = m * n / t, o = m * dv / t, q = field(k, F_Q_OPERAND) == 1 ? m * d / 2 / t : 0;
-    int limit = k->target->regs_sm / (t * k->per_sm);
-    limit = limit / 8 * 8;
-    if (limit > k->target->regs_thread) limit = k->target->regs_thread;
-    if (s + o + q <= limit) return;
-    FieldId at = span_of(k, F_TILE_M).file ? F_TILE_M : F_WARPS;
-    ag_unsupported(k->d, span_of(k, at), "the fragments need %d registers per thread, at most %d are there", s + o + q, limit);
-    ag_note(k->d, span_of(k, at),
-            "scores m*n/threads = %d*%d/%d = %d, output m*Dv/threads = %d*%d/%d = %d%s; limit %d registers / (%d threads * %d blocks)", m, n, t, s, m,
-            dv, t, o, q ? ag_fmt(k->arena, ", Q m*D/(2*threads) = %d*%d/%d = %d", m, d, 2 * t, q).s : "", k->target->regs_sm, t, k->per_sm);
-    int step = 16 * (int)field(k, F_WARPS), mm = m;
-    while (mm > step && mm * (n + dv + (q ? d / 2 : 0)) / t > limit) mm -= step;
-    if (mm * (n + dv + (q ? d / 2 : 0)) / t <= limit)
-        ag_note(k->d, span_of(k, F_TILE_M), "nearest legal: tile.m: %d", mm);
-    else
-        ag_note(k->d, span_of(k, F_WARPS), "use more warps, a smaller tile.n or a smaller grid.ctas_per_sm");
+static bool check_shared(const Kernel *k, const Fields *f, Span at) {
+    int limit = shared_limit(k, f);
+    if (k->shared_bytes <= limit) return true;
+    ag_unsupported(k->d, at, "the tiles need %d bytes of shared memory, %s has %d per block%s", k->shared_bytes, k->target->name, limit,
+                   k->per_sm > 1 ? " at this grid.ctas_per_sm" : "");
+    ag_note(k->d, at, "%s = %d (stages x rows x columns x bytes)", shared_sum(k).s, k->shared_bytes);
+    return false;
 }
 
-static void check_threads(Kernel *k) {
-    const Target *t = k->target;
-    if (k->threads * k->per_sm > t->threads_sm || k->per_sm > t->blocks_sm)
-        ag_unsupported(k->d, span_of(k, F_PER_SM), "%d blocks of %d threads do not fit on one SM: %s holds %d threads and %d blocks", k->per_sm,
-                       k->threads, t->name, t->threads_sm, t->blocks_sm);
+static bool check_registers(const Kernel *k, const Fields *f, Span at) {
+    int need = register_need(k, f), limit = register_limit(k, f), m = f->v[F_TILE_M], t = k->threads;
+    if (need <= limit) return true;
+    Held h = held(k, f);
+    int d = round_up(k->spec->D, 16), dv = round_up(k->spec->Dv, 16);
+    ag_unsupported(k->d, at, "the fragments need %d registers per thread, at most %d are there", need, limit);
+    ag_note(k->d, at, "scores m*n/threads = %d*%d/%d = %d, output m*Dv/threads = %d*%d/%d = %d%s", m, f->v[F_TILE_N], t, h.scores, m, dv, t, h.output,
+            h.query ? ag_fmt(k->arena, ", Q m*D/(2*threads) = %d*%d/%d = %d", m, d, 2 * t, h.query).s : "");
+    ag_note(k->d, at, "%s has %d per thread, and %d / (%d threads * %d blocks) = %d", k->target->name, k->target->regs_thread, k->target->regs_sm, t,
+            k->per_sm, k->target->regs_sm / (t * k->per_sm));
+    return false;
+}
+
+static void check_limits(const Kernel *k) {
+    Fields f = fields_of(k);
+    Span shared_at = span_of(k, field_to_blame(k)), registers_at = span_of(k, span_of(k, F_TILE_M).file ? F_TILE_M : F_WARPS);
+    bool shared = check_shared(k, &f, shared_at), registers = check_registers(k, &f, registers_at);
+    if (!shared || !registers) suggest(k, registers ? shared_at : registers_at);
 }
 
 /* ---- arguments */
@@ -159,8 +228,6 @@ static void place_arguments(Kernel *k) {
 void ag_pass_place(Fn *fn) {
     Kernel *k = fn->kernel;
     k->shared_bytes = lay_out(k);
-    check_shared(k);
-    check_registers(k);
-    check_threads(k);
+    check_limits(k);
     place_arguments(k);
 }

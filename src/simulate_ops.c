@@ -121,6 +121,7 @@ static void output_origin(Sim *s, Cell *d, const Ins *i, const Cell *weights, co
     const Origin *w = &weights->from;
     d->from = *w;
     d->from.has_k = false;
+    s->cover.untold |= !w->has_k;
     if (!w->has_k) return;
     check_kv_head(s, keys, w);
     int n = weights->v->cols;

@@ -105,7 +105,7 @@ static bool read_number(Reader *r, const Doc *x, const char *what, Type type, Sc
     int64_t i = 0;
     double f = 0;
     if (type == T_INT) {
-        if (!ag_doc_int(r->d, x, what, INT32_MIN, INT32_MAX, &i)) return false;
+        if (!ag_doc_int(r->d, x, what, -PARAM_INT_MAX, PARAM_INT_MAX, &i)) return false;
         *out = (Scalar){T_INT, {.i = i}};
         return true;
     }
@@ -279,8 +279,9 @@ static void bind_param(Reader *r, const attngen_dim *dim, Param *p) {
     ag_buf_free(&shown);
     if (!isfinite(v) || !float_in_range(v))
         ag_error(r->d, nowhere, "%s: %s is not a finite 32-bit number", dim->name, text);
-    else if (p->type == T_INT && (v != floor(v) || v < INT32_MIN || v > INT32_MAX))
-        ag_error(r->d, nowhere, "%s: the parameter is an int, %s is none of 32 bits", dim->name, text);
+    else if (p->type == T_INT && (v != floor(v) || fabs(v) > PARAM_INT_MAX))
+        ag_error(r->d, nowhere, "%s: the parameter is an int, expected a whole number from -%d to %d, found %s", dim->name, PARAM_INT_MAX,
+                 PARAM_INT_MAX, text);
     else if (p->positive && !((float)v > 0))
         ag_error(r->d, nowhere, "%s: expected a positive number, found %s", dim->name, text);
     else {

@@ -256,10 +256,10 @@ static void test_scalars(void **state) {
     scalar_refused("scale", (double)NAN, "scale is nan: must be finite");
     scalar_refused("scale", (double)INFINITY, "scale is inf: must be finite");
     scalar_refused("scale", 1e39, "scale is 1e+39: beyond the range of float");
-    scalar_refused("scale", 1e-50, "scale is 1e-50: as a float it is 0");
+    scalar_refused("scale", 1e-50, "scale is 1e-50: must be from 2^-100 to 2^100");
     scalar_refused("cap", -(double)INFINITY, "cap is -inf: must be finite");
-    scalar_refused("window", 1.5, "window is 1.5: must be a 32-bit integer");
-    scalar_refused("window", 2147483648., "window is 2147483648: must be a 32-bit integer");
+    scalar_refused("window", 1.5, "window is 1.5: must be a whole number from -1073741824 to 1073741824");
+    scalar_refused("window", 2147483648., "window is 2147483648: must be a whole number from -1073741824 to 1073741824");
     Args x = contiguous(64);
     x.a[4] = (attngen_arg){"cap", memory, {0}, 1};
     refused(&x, 5, "cap is a scalar: its data must be null");
