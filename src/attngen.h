@@ -141,7 +141,7 @@ ATTNGEN_API attngen_status attngen_program_info(const attngen_program *program, 
 /* ---- bind: sizes in, call out */
 
 /* Sizes of one call.  Any B, Hq, Hkv, Sq, Sk >= 0 with Hq a multiple of Hkv; 0 anywhere: a launch that writes what there is to write.  Positions have 32 bits:
- * Sq, Sk and |offset| are at most 2^29, offset + Sq is below 2^30. */
+ * Sq, Sk and |offset| are at most 2^29, offset + Sq is at most 2^29. */
 typedef struct attngen_shape {
     int64_t B, Hq, Hkv, Sq, Sk;
     /* Position of query row 0 minus that of key 0.  ATTNGEN_ALIGN_END: Sk - Sq, the last query sees as far as the last key. */

@@ -31,7 +31,7 @@ static const Case quick[] = {
     {1, 1, 1, 129, 65, -70, LAY_TAIL, false, 0, false, 0, 0, 0},
     {1, 1, 3, 63, 64, -1000, LAY_PLAIN, false, 0, false, 0, 0, 0},
     {1, 1, 1, 65, 127, 1 << 20, LAY_TAIL, false, 0, false, 0, 0, 0},
-    {1, 1, 1, 7, 129, 1 << 29, LAY_PLAIN, false, 0, false, 0, 0, 0},
+    {1, 1, 1, 7, 129, (1 << 29) - 7, LAY_PLAIN, false, 0, false, 0, 0, 0},
     {1, 1, 1, 129, 127, END, LAY_TAIL, true, 0, false, 0, 0, 0},
     {1, 1, 1, 65, 129, END, LAY_PLAIN, true, 0, false, 0, 0, ATTNGEN_F16},
     {1, 2, 1, 129, 65, END, LAY_TAIL, false, 0, false, 0, 0, ATTNGEN_F16},

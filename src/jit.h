@@ -80,7 +80,7 @@ typedef struct NvrtcEnv {
     const char *attngen_nvrtc, *cuda_home, *ld_library_path, *virtual_env, *conda_prefix, *home;
 } NvrtcEnv;
 /* Finds the library by path, without opening it: explicit path, $ATTNGEN_NVRTC (a file or a folder; if one is given, nothing else is looked at),
- * $CUDA_HOME, nvrtc/ beside the program or library, the loader's path, toolkit folders, Python wheels.  The table is in nvrtc.c.
+ * $CUDA_HOME, nvrtc/ beside the program or library, the loader's path, toolkit folders, Python wheels.  The table is in nvrtc_find.c.
  * id: what distinguishes this compiler (real file name, size, a hash of its ends), part of the cache key.
  * log (may be NULL) gets a line per place looked at. */
 attngen_status ag_nvrtc_find(const char *explicit_path, const NvrtcEnv *env, char path[4096], char id[256], char *log, size_t nlog, Err *e);
@@ -162,7 +162,7 @@ typedef struct BoundArgs {
     double scalar[META_SCALARS];
     uint32_t vec; /* bit per tensor */
 } BoundArgs;
-/* B, Hq, Hkv in 0..INT32_MAX, Sq, Sk in 0..2^29, |off| <= 2^29, off + Sq < 2^30, D and Dv those of m, the group, the grid of every kernel.  For
+/* B, Hq, Hkv in 0..INT32_MAX, Sq, Sk in 0..2^29, |off| <= 2^29, off + Sq <= 2^29, D and Dv those of m, the group, the grid of every kernel.  For
  * attngen_bind. */
 attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *sizes, Err *e);
 /* Resolves names, checks what can be checked (missing q k v o, null data, strides of outputs that overlap, scale > 0), decides `vec`.

@@ -10,8 +10,9 @@
 
 #define LL(x) ((long long)(x))
 
-/* Positions and their distances are computed in 32 bits: with these limits every distance q - k is within 2^30, and the compiler relies on that. */
-enum { MAX_LENGTH = 1 << 29, MAX_OFFSET = 1 << 29, MAX_POSITION = 1 << 30 };
+/* Positions and their distances are computed in 32 bits: with these limits every position is below AG_POSITION_LIMIT and every distance within 2^30, and the
+ * compiler relies on that. */
+enum { MAX_LENGTH = 1 << 29, MAX_OFFSET = 1 << 29, MAX_POSITION = 1 << 29 };
 
 enum { PIECE = 16 /* bytes moved at once */ };
 
@@ -38,8 +39,8 @@ static attngen_status check_positions(const int64_t *size, Err *e) {
     if (off < -MAX_OFFSET || off > MAX_OFFSET) {
         return ag_err(e, ATTNGEN_E_INVALID_ARG, "off is %lld: must be from -%d to %d", LL(off), MAX_OFFSET, MAX_OFFSET);
     }
-    if (off + size[SZ_SQ] >= MAX_POSITION) {
-        return ag_err(e, ATTNGEN_E_INVALID_ARG, "off is %lld and Sq is %lld: their sum must be below %d", LL(off), LL(size[SZ_SQ]), MAX_POSITION);
+    if (off + size[SZ_SQ] > MAX_POSITION) {
+        return ag_err(e, ATTNGEN_E_INVALID_ARG, "off is %lld and Sq is %lld: their sum must be at most %d", LL(off), LL(size[SZ_SQ]), MAX_POSITION);
     }
     return ATTNGEN_OK;
 }

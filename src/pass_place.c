@@ -173,8 +173,8 @@ static bool check_registers(const Kernel *k, const Fields *f, Span at) {
     ag_unsupported(k->d, at, "the fragments need %d registers per thread, at most %d are there", need, limit);
     ag_note(k->d, at, "scores m*n/threads = %d*%d/%d = %d, output m*Dv/threads = %d*%d/%d = %d%s", m, f->v[F_TILE_N], t, h.scores, m, dv, t, h.output,
             h.query ? ag_fmt(k->arena, ", Q m*D/(2*threads) = %d*%d/%d = %d", m, d, 2 * t, h.query).s : "");
-    ag_note(k->d, at, "%s has %d per thread, and %d / (%d threads * %d blocks) = %d", k->target->name, k->target->regs_thread, k->target->regs_sm, t,
-            k->per_sm, k->target->regs_sm / (t * k->per_sm));
+    ag_note(k->d, at, "%s has %d per thread, and %d / (threads * blocks per SM) = %d / (%d * %d) = %d, in eights", k->target->name,
+            k->target->regs_thread, k->target->regs_sm, k->target->regs_sm, t, k->per_sm, k->target->regs_sm / (t * k->per_sm));
     return false;
 }
 

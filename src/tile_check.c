@@ -51,6 +51,12 @@ static void check_expr(const Check *c, Ref r, Reach reach, int rows, int cols, i
         for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
     }
 }
+/* An expression at each row or element, whose positions begin at i->e[1] and i->e[2]. */
+static void check_positions(const Check *c, const Ins *i) {
+    static const Axis axis[] = {AX_Q, AX_K};
+    for (int e = 1; e <= 2; e++)
+        require(c, i->e[e] || !ag_expr_uses(c->k, i->e[0], OP_AXIS, (int)axis[e - 1]), "an axis is read, but where its positions begin is missing");
+}
 static void check_uniform(const Check *c, Ref r, Type want) {
     require(c, r != 0, "an operand expression is missing");
     if (!r) return;
@@ -65,6 +71,15 @@ static void check_copy(const Check *c, const Ins *i) {
     require(c, val(c, i->dst)->cols >= c->k->tensor[i->a].cols, "the tile is narrower than the tensor");
     for (int e = 0; e < 5; e++) check_uniform(c, i->e[e], T_INT);
     require(c, !(c->facts & FACT_PIPELINED) || i->async, "a copy is synchronous after pipeline");
+}
+
+static void check_load(const Check *c, const Ins *i) {
+    const Val *d = val(c, i->dst), *a = val(c, i->a);
+    bool there = d && a && d->space == SPACE_FRAG && d->layout == LAYOUT_A && a->space == SPACE_SHARED;
+    require(c, there, "it must take a shared tile to an operand");
+    if (!there) return;
+    require(c, d->rows == a->rows && d->cols == a->cols && d->type == a->type, "the operand differs from the tile in shape or type");
+    check_uniform(c, i->e[0], T_INT);
 }
 
 static void check_mma(const Check *c, const Ins *i) {
@@ -89,6 +104,7 @@ static void check_map(const Check *c, const Ins *i) {
     if (!ok) return;
     require(c, c->k->nodes.n[i->e[0]].type == T_FLOAT, "the expression is no float");
     check_expr(c, i->e[0], d->space == SPACE_ROW ? PER_ROW : PER_ELEMENT, d->rows, d->cols, i->dst);
+    check_positions(c, i);
     for (int e = 1; e <= 2; e++)
         if (i->e[e]) check_uniform(c, i->e[e], T_INT);
 }
@@ -109,22 +125,31 @@ static void check_store(const Check *c, const Ins *i) {
     if (!ok) return;
     require(c, c->written[i->a] && !val(c, i->a)->partial, wide ? "the fragment was not written" : "a partial row sum is read as a total");
     require(c, !wide || i->b < 0 || is_in(c, i->b, SPACE_SHARED), "the staging tile is not in shared memory");
+    if (wide && is_in(c, i->b, SPACE_SHARED)) {
+        const Val *f = val(c, i->a), *b = val(c, i->b);
+        require(c, f->rows == b->rows && f->cols == b->cols && b->type == c->k->tensor[i->n].type, "the staging tile is of another shape or type");
+    }
+    require(c, !wide || val(c, i->a)->cols >= c->k->tensor[i->n].cols, "the fragment is narrower than the tensor");
     for (int e = 0; e < 4; e++) check_uniform(c, i->e[e], T_INT);
 }
 
 static void check_block(Check *c, const Block *b);
 
+/* A body that may not run: what it writes counts inside only. */
+static void check_body(Check *c, const Ins *i, int counter) {
+    bool *outer = c->written;
+    c->written = NEWN(c->k->arena, bool, (size_t)c->k->nval);
+    for (int v = 0; v < c->k->nval; v++) c->written[v] = outer[v];
+    if (counter >= 0) c->written[counter] = true;
+    check_block(c, &i->body);
+    c->written = outer;
+}
+
 static void check_loop(Check *c, const Ins *i) {
     require(c, is_in(c, i->dst, SPACE_SCALAR) && (i->n == 1 || i->n == -1), "the loop variable is no scalar, or its step not 1 or -1");
     check_uniform(c, i->e[0], T_INT);
     check_uniform(c, i->e[1], T_INT);
-    if (i->dst < 0) return;
-    bool *outer = c->written;
-    c->written = NEWN(c->k->arena, bool, (size_t)c->k->nval); /* a loop may run no step: what it writes counts inside only */
-    for (int v = 0; v < c->k->nval; v++) c->written[v] = outer[v];
-    c->written[i->dst] = true;
-    check_block(c, &i->body);
-    c->written = outer;
+    if (is_in(c, i->dst, SPACE_SCALAR)) check_body(c, i, i->dst);
 }
 
 static void check_ins(Check *c, const Ins *i) {
@@ -137,31 +162,30 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_LOOP: check_loop(c, i); return;
     case TI_IF:
         check_uniform(c, i->e[0], T_BOOL);
-        check_block(c, &i->body);
+        check_body(c, i, -1);
         return;
     case TI_ANY:
         require(c, i->e[0] && c->k->nodes.n[i->e[0]].type == T_BOOL, "the condition is no bool");
         if (i->e[0]) check_expr(c, i->e[0], PER_ROW, (int)c->k->sched->f[F_TILE_M].v, 0, -1);
-        check_block(c, &i->body);
+        if (i->e[0]) check_positions(c, i);
+        check_body(c, i, -1);
         return;
     case TI_FILL:
-        require(c, (is_in(c, i->dst, SPACE_FRAG) || is_in(c, i->dst, SPACE_ROW)) && ag_node_is_const(&c->k->nodes, i->e[0]),
+        require(c, (is_in(c, i->dst, SPACE_FRAG) || is_in(c, i->dst, SPACE_ROW)) && i->e[0] && ag_node_is_const(&c->k->nodes, i->e[0]),
                 "it must put a constant into a fragment or row");
         break;
     case TI_COPY: check_copy(c, i); break;
     case TI_COMMIT: break;
     case TI_WAIT: require(c, i->n >= 0, "a negative number of groups"); break;
     case TI_SYNC: require(c, i->n >= 0 && i->n < c->k->nbarrier, "there is no such barrier"); break;
-    case TI_LOAD:
-        require(c, is_in(c, i->dst, SPACE_FRAG) && is_in(c, i->a, SPACE_SHARED) && val(c, i->dst)->layout == LAYOUT_A,
-                "it must take a shared tile to an operand");
-        break;
+    case TI_LOAD: check_load(c, i); break;
     case TI_MMA: check_mma(c, i); break;
     case TI_MAP: check_map(c, i); break;
     case TI_REDUCE: check_reduce(c, i); break;
     case TI_TOTAL:
         require(c, is_in(c, i->a, SPACE_ROW) && val(c, i->a)->partial && is_in(c, i->dst, SPACE_ROW) && !val(c, i->dst)->partial,
                 "it must take a partial row to a total");
+        require(c, is_in(c, i->a, SPACE_ROW) && c->written[i->a], "the partial row was not written");
         break;
     case TI_STORE:
     case TI_STORE_ROW: check_store(c, i); break;

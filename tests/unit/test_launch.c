@@ -189,7 +189,7 @@ static void test_sizes(void **state) {
     sizes_refused(sizes(2, (int64_t)1 << 31, 2, 8, 16, 8, 64), 0, "Hq is 2147483648: must be from 0 to 2147483647");
     sizes_refused(sizes(2, 4, 2, 8, 16, -(1 << 29) - 1, 64), 0, "off is -536870913: must be from -536870912 to 536870912");
     sizes_refused(sizes(2, 4, 2, 8, 16, (1 << 29) + 1, 64), 0, "off is 536870913: must be from -536870912 to 536870912");
-    sizes_refused(sizes(1, 1, 1, 1 << 29, 1, 1 << 29, 64), 0, "off is 536870912 and Sq is 536870912: their sum must be below 1073741824");
+    sizes_refused(sizes(1, 1, 1, 1 << 29, 1, 1 << 29, 64), 0, "off is 536870912 and Sq is 536870912: their sum must be at most 536870912");
     sizes_refused(sizes(2, 4, 3, 8, 16, 8, 64), 0, "Hq is 4 and Hkv is 3: Hq must be a multiple of Hkv");
     sizes_refused(sizes(2, 4, 0, 8, 16, 8, 64), 0, "Hq is 4 and Hkv is 0: Hq must be a multiple of Hkv");
     sizes_refused(usual(64), 8, "Hq is 4 and Hkv is 2: softcap is compiled for 8 query heads per KV head, so Hq must be 16");

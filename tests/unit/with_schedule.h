@@ -1,0 +1,100 @@
+/* with_schedule.h: schedules by their fields, compilations from texts, and kernels run on the simulator against the reference. */
+#ifndef WITH_SCHEDULE_H
+#define WITH_SCHEDULE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "check_case.h"
+#include "compile.h"
+
+/* A small kernel: 32 queries by 16 keys, two warps; everything else as schedule.def has it, or off. */
+static inline Schedule small_schedule(void) {
+    Schedule s = {.name = STR("small"), .arch_mask = ~0u, .head_dim_min = 1, .head_dim_max = 256, .order = {AX_Q, AX_H, AX_B}};
+    for (int i = 0; i < F_COUNT; i++) s.f[i] = (Field){.v = ag_field[i].deflt == FIELD_AUTO ? 0 : ag_field[i].deflt, .by = BY_FILE};
+    s.f[F_TILE_M].v = 32;
+    s.f[F_TILE_N].v = 16;
+    s.f[F_WARPS].v = 2;
+    return s;
+}
+
+/* A compilation of texts; dims end with name NULL. */
+static inline Compilation *compile_raw(const char *spec, const char *schedule, const char *arch, const attngen_dim *dims, const char *after) {
+    attngen_source a = {"spec.yaml", spec, strlen(spec)}, b = {"schedule.yaml", schedule, strlen(schedule)};
+    size_t n = 0;
+    while (dims[n].name) n++;
+    Compilation *c = ag_compile_text(&a, &b, arch, dims, n, after);
+    assert_non_null(c);
+    return c;
+}
+static inline Compilation *compile_schedule(const char *spec, const Schedule *s, const char *arch, const attngen_dim *dims, const char *after) {
+    Buf text = {0};
+    ag_schedule_print(&text, s);
+    Compilation *c = compile_raw(spec, text.s, arch, dims, after);
+    ag_buf_free(&text);
+    return c;
+}
+
+/* What a compilation reported (malloc'ed). */
+static inline char *report(const Compilation *c) {
+    Buf out = {0};
+    ag_putn(&out, "", 0);
+    ag_diag_render(&c->diag, &out);
+    return out.s;
+}
+static inline void must_compile(const Compilation *c) {
+    if (c->diag.status == ATTNGEN_OK) return;
+    Buf schedule = {0};
+    ag_putn(&schedule, c->diag.file[2].text.s, (size_t)c->diag.file[2].text.n);
+    fail_msg("%s\nspec:\n%sschedule:\n%s", report(c), c->diag.file[1].text.s, schedule.s);
+}
+
+/* ---- a kernel's result */
+
+static inline double *doubles(const HostCall *c, int64_t last) {
+    double *x = calloc((size_t)(c->size[SZ_B] * c->size[SZ_HQ] * c->size[SZ_SQ] * last) + 1, sizeof(double));
+    assert_non_null(x);
+    return x;
+}
+
+/* Compares what lies in the outputs with the reference; writes what is wrong to `text`. */
+static inline void judge(const Spec *spec, CaseData *d, Buf *text) {
+    double *o = doubles(&d->call, spec->Dv), *lse = doubles(&d->call, 1), *naive_o = doubles(&d->call, spec->Dv), *naive_lse = doubles(&d->call, 1);
+    assert_true(ag_reference(spec, &d->call, o, lse) && ag_naive(spec, &d->call, naive_o, naive_lse));
+    Comparison r = ag_compare(spec, &d->call, o, lse, naive_o, naive_lse);
+    assert_int_equal(r.ok, r.text[0] == '\0');
+    if (!r.ok)
+        ag_put(text, "%s", r.text);
+    else if (!ag_check_surroundings(d))
+        ag_put(text, "memory around the outputs was written");
+    free(o);
+    free(lse);
+    free(naive_o);
+    free(naive_lse);
+}
+
+/* Runs the kernel of c on random tensors of the case and compares: "" or what is wrong (malloc'ed). */
+static inline char *result_of(const Compilation *c, const Case *shape, uint64_t seed) {
+    CaseData d;
+    Buf text = {0};
+    ag_putn(&text, "", 0);
+    assert_true(ag_check_data(&d, shape, c->fn.spec, seed));
+    ag_check_poison(&d, c->fn.spec);
+    if (ag_simulate(c->fn.kernel, &d.call, &text)) judge(c->fn.spec, &d, &text);
+    ag_check_data_free(&d);
+    return text.s;
+}
+static inline void must_be_right(const Compilation *c, const Case *shape, uint64_t seed) {
+    char *text = result_of(c, shape, seed), name[128];
+    ag_check_case_name(name, sizeof name, shape, c->fn.spec);
+    if (*text) fail_msg("%s: %s\nspec:\n%sschedule:\n%s", name, text, c->diag.file[1].text.s, c->diag.file[2].text.s);
+    free(text);
+}
+#endif
