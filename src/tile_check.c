@@ -171,7 +171,7 @@ static void check_ins(Check *c, const Ins *i) {
         check_body(c, i, -1);
         return;
     case TI_FILL:
-        require(c, (is_in(c, i->dst, SPACE_FRAG) || is_in(c, i->dst, SPACE_ROW)) && i->e[0] && ag_node_is_const(&c->k->nodes, i->e[0]),
+        require(c, (is_in(c, i->dst, SPACE_FRAG) || is_in(c, i->dst, SPACE_ROW)) && ag_node_is_const(&c->k->nodes, i->e[0]),
                 "it must put a constant into a fragment or row");
         break;
     case TI_COPY: check_copy(c, i); break;

@@ -178,9 +178,9 @@ static void test_sizes(void **state) {
     sizes_taken(usual(64), 2);
     sizes_taken(sizes(0, 0, 0, 0, 0, 0, 64), 0);
     sizes_taken(sizes(1, 0, 2, 1, 1, 0, 64), 0);
-    sizes_taken(sizes(1, 1, 1, 1, 1 << 29, 1 << 29, 64), 0);
+    sizes_taken(sizes(1, 1, 1, 1, 1 << 29, (1 << 29) - 1, 64), 0);
     sizes_taken(sizes(1, 1, 1, 1, 1, -(1 << 29), 64), 0);
-    sizes_taken(sizes(1, 1, 1, 1 << 29, 1 << 29, (1 << 29) - 1, 64), 0);
+    sizes_taken(sizes(1, 1, 1, 1 << 29, 1 << 29, 0, 64), 0);
     sizes_taken(sizes(INT32_MAX, 1, 1, 64, 1, 0, 64), 0);
     sizes_refused(sizes(-1, 4, 2, 8, 16, 8, 64), 0, "B is -1: must be from 0 to 2147483647");
     sizes_refused(sizes(2, 4, 2, 8, (int64_t)1 << 31, 8, 64), 0, "Sk is 2147483648: must be from 0 to 536870912");

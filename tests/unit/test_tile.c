@@ -89,7 +89,7 @@ static void mma_adds(Edit *e) { find(e, TI_MMA, "S")->zero = false; }
 static void mma_unwritten(Edit *e) { drop(e, TI_MAP, "P"); }
 static void map_scalar(Edit *e) { find(e, TI_MAP, "P")->dst = val_named(e->k, "m"); }
 static void map_int(Edit *e) { find(e, TI_MAP, "P")->e[0] = use(e, "m"); }
-static void map_shared(Edit *e) { find(e, TI_MAP, "P")->e[0] = use(e, "K"); }
+static void map_shared(Edit *e) { find(e, TI_MAP, "P")->e[0] = use(e, "Q"); }
 static void map_other_shape(Edit *e) { find(e, TI_MAP, "P")->e[0] = use(e, "acc"); }
 static void map_row_of_fragment(Edit *e) { find(e, TI_MAP, "lse")->e[0] = use(e, "acc"); }
 static void map_part(Edit *e) { find(e, TI_MAP, "lse")->e[0] = use(e, "den"); }
@@ -290,16 +290,22 @@ static void check_block_bounds(const BlockRun *r, const Spec *spec, int m, int n
     if (k->plain_lo) plain_lo = eval_int(r, k->plain_lo), plain_hi = eval_int(r, k->plain_hi);
     assert_true(0 <= lo && lo <= hi && lo <= plain_lo && plain_lo <= plain_hi && plain_hi <= hi);
     assert_true(hi <= tiles || hi == lo);
+    Counts here = {0, 0, 0, 0};
     for (int64_t j = 0; j < tiles; j++) {
         Seen s = look(r, spec, j, m, n);
         bool visited = lo <= j && j < hi, plain = plain_lo <= j && j < plain_hi;
         if (s.any && !visited) fail_msg("block %d: key tile %d is needed and not visited", (int)r->number, (int)j);
         if (plain && !s.all) fail_msg("block %d: key tile %d needs a mask and has none", (int)r->number, (int)j);
-        t->visited += visited;
-        t->plain += plain;
-        t->needed += s.any;
-        t->clear += s.all;
+        here.visited += visited;
+        here.plain += plain;
+        here.needed += s.any;
+        here.clear += s.all;
     }
+    if (here.needed == 0 && here.visited == 1) here.visited = 0; /* the needed keys begin in the last tile, past the last key */
+    t->visited += here.visited;
+    t->plain += here.plain;
+    t->needed += here.needed;
+    t->clear += here.clear;
 }
 
 static Counts check_bounds(const Compilation *c, const Case *shape) {
