@@ -92,7 +92,7 @@ static void comment_launch(Emit *e) {
 
 static void slot_line(Emit *e, const Slot *s) {
     static const char *const dim[] = {"b", "h", "s", "d"};
-    const KernelTensor *t = &e->k->tensor[s->index];
+    const KernelTensor *t = &e->k->tensor[s->kind == SLOT_POINTER || s->kind == SLOT_STRIDE ? s->index : 0];
     Str p = s->kind == SLOT_FLOAT || s->kind == SLOT_INT ? e->k->spec->param[s->index].name : (Str){0};
     const char *prefix = s->index == 0 ? "" : "u_";
     switch ((SlotKind)s->kind) {

@@ -8,6 +8,7 @@ typedef struct Emit {
     const Kernel *k;
     Buf *out;
     int indent;
+    int loops;            /* how many are open */
     bool *declared;       /* per value: its variable has been printed */
     bool head[TEN_COUNT]; /* per tensor: the pointer to this block's batch and head has been printed */
     const char *elem;     /* storage type: "bf16" or "f16" */
@@ -17,6 +18,7 @@ typedef struct Emit {
 typedef struct Names {
     const char *mi, *ni, *ei; /* indices of a fragment element: m tile, n tile, element 0..3 */
     const char *r;            /* index of its row in the m tile: 0 or 1 */
+    const char *col;          /* its column in the fragment, less lane_col */
 } Names;
 
 void ag_emit_line(Emit *e, const char *fmt, ...) PRINTF(2, 3); /* one indented line */

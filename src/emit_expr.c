@@ -90,7 +90,7 @@ typedef struct Format {
 static Format format_of(const Kernel *k, const Node *n) {
     /* integer // and % of values that cannot be negative are C's own */
     bool plain = n->type == T_INT && (n->op == OP_FLOORDIV || n->op == OP_MOD) && ag_nonneg(k, n->arg[0]) && ag_nonneg(k, n->arg[1]);
-    if (plain) return (Format){n->op == OP_MOD ? "%0 % %1" : "%0 / %1", NULL, P_MUL};
+    if (plain) return (Format){n->op == OP_MOD ? "rem(%0, %1)" : "quot(%0, %1)", NULL, P_ATOM};
     const char *f = ag_op[n->op].cuda, *bar = NULL; /* "float form|int form", but || is an operator */
     for (const char *p = strchr(f, '|'); p && !bar; p = strchr(p + 2, '|'))
         if (p[1] != '|') bar = p;
@@ -197,7 +197,7 @@ static void share_key_comparisons(Emit *e, Ref r, const Names *names, const char
         if (a < 0) continue;
         const Node *n = &k->nodes.n[i];
         const char *x = declare_part(e, n->arg[a], names, shared, " - k0"), *op = ag_op[n->op].spelling;
-        shared[i] = a == 1 ? ag_fmt(k->arena, "(ni * 8 + e %s %s)", op, x).s : ag_fmt(k->arena, "(%s %s ni * 8 + e)", x, op).s;
+        shared[i] = a == 1 ? ag_fmt(k->arena, "(%s %s %s)", names->col, op, x).s : ag_fmt(k->arena, "(%s %s %s)", x, op, names->col).s;
     }
 }
 

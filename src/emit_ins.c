@@ -80,13 +80,15 @@ static void emit_let(Emit *e, const Ins *i) {
 static void emit_loop(Emit *e, const Ins *i) {
     const char *j = name(e, i->dst);
     if (i->n < 0)
-        ag_emit_line(e, "ROLLED for (int %s = %s - 1; %s >= %s; %s--) {", j, text(e, i->e[0]), j, text(e, i->e[1]), j);
+        ag_emit_line(e, "ROLLED for (int %s = %s - 1; AT_HEAD(%s >= %s); %s--) {", j, text(e, i->e[0]), j, text(e, i->e[1]), j);
     else
-        ag_emit_line(e, "ROLLED for (int %s = %s; %s < %s; %s++) {", j, text(e, i->e[0]), j, text(e, i->e[1]), j);
+        ag_emit_line(e, "ROLLED for (int %s = %s; AT_HEAD(%s < %s); %s++) {", j, text(e, i->e[0]), j, text(e, i->e[1]), j);
     bool *outer = e->declared; /* what a step declares is gone after it */
     e->declared = NEWN(e->k->arena, bool, (size_t)e->k->nval);
     memcpy(e->declared, outer, sizeof(bool) * (size_t)e->k->nval);
+    e->loops++;
     ag_emit_block(e, &i->body);
+    e->loops--;
     e->declared = outer;
     ag_emit_line(e, "}");
 }
@@ -134,8 +136,9 @@ static void emit_copy(Emit *e, const Ins *i) {
     const Val *v = val(e, i->dst);
     const KernelTensor *t = &e->k->tensor[i->a];
     const char *row = atom(e, i->e[1]);
-    ag_emit_line(e, "copy_tile<%d, %d, THREADS>(%s, %s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s - %s, args.vec & %d);", v->rows, t->cols,
-                 stage(e, i->dst, i->e[0]), t->name, row, t->name, t->name, t->name, text(e, i->e[2]), row, 1 << i->a);
+    ag_emit_line(e, "copy_tile<%d, %d, THREADS%s>(%s, %s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s - %s, args.vec & %d);", v->rows,
+                 t->cols, e->loops ? "" : ", 4", stage(e, i->dst, i->e[0]), t->name, row, t->name, t->name, t->name, text(e, i->e[2]), row,
+                 1 << i->a);
 }
 
 static void emit_load(Emit *e, const Ins *i) {
@@ -172,7 +175,7 @@ static void row_constants(Emit *e, const Ins *i, const Names *n, const char **sh
     ag_emit_shared(e, i->e[0], n, shared, SHARE_ROW);
 }
 static void element_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
-    if (ag_reads_key(e, i->e[0], shared)) ag_emit_line(e, "const int k = k0 + ni * 8 + e;");
+    if (ag_reads_key(e, i->e[0], shared)) ag_emit_line(e, "const int k = k0 + %s;", n->col);
     ag_emit_shared(e, i->e[0], n, shared, SHARE_ELEMENT);
 }
 /* A loop head, its constants, and what stands in it; braces only around more than one statement. */
@@ -188,23 +191,62 @@ static void close_loop(Emit *e, Buf *constants) {
     ag_buf_free(constants);
 }
 
-static void emit_map_loops(Emit *e, const Ins *i) {
+static const char *const col_text[] = {"ni * 8", "ni * 8 + 1", "ni * 8 + e"}, *const element_text[] = {"2 * r", "2 * r + 1", "2 * r + e"};
+
+/* One statement of a map: which of a pair of columns (0, 1), or e (2). */
+typedef struct Statement {
+    Buf row, element; /* constants */
+    const char *text;
+} Statement;
+static Statement map_statement(Emit *e, const Ins *i, int which) {
     const Val *v = val(e, i->dst);
     bool wide = v->space == SPACE_FRAG;
-    Names n = {.mi = "mi", .ni = "ni", .ei = "2 * r + e", .r = "r"};
+    Names n = {.mi = "mi", .ni = "ni", .ei = element_text[which], .r = "r", .col = col_text[which]};
     const char **shared = NEWN(e->k->arena, const char *, (size_t)e->k->nodes.len);
-    const char *rows = ag_fmt(e->k->arena, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++)", ag_frag_mt(e->k, v)).s;
-    const char *cols = ag_fmt(e->k->arena, "UNROLL for (int ni = 0; ni < %d; ni++) UNROLL for (int e = 0; e < 2; e++)", v->cols / 8).s;
+    Statement s = {0};
     e->indent++;
-    Buf row = captured(e, i, &n, shared, row_constants);
+    s.row = captured(e, i, &n, shared, row_constants);
     e->indent += wide;
-    Buf element = wide ? captured(e, i, &n, shared, element_constants) : (Buf){0};
+    if (wide) s.element = captured(e, i, &n, shared, element_constants);
     e->indent -= 1 + wide;
-    open_loop(e, rows, &row);
-    if (wide) open_loop(e, cols, &element);
-    ag_emit_line(e, wide ? "%s[mi][ni][2 * r + e] = %s;" : "%s[mi][r] = %s;", v->name.s, expr(e, i->e[0], &n, shared));
-    if (wide) close_loop(e, &element);
-    close_loop(e, &row);
+    const char *x = expr(e, i->e[0], &n, shared);
+    s.text = wide ? ag_fmt(e->k->arena, "%s[mi][ni][%s] = %s;", v->name.s, n.ei, x).s : ag_fmt(e->k->arena, "%s[mi][r] = %s;", v->name.s, x).s;
+    return s;
+}
+static void free_statement(Statement *s) {
+    ag_buf_free(&s->row);
+    ag_buf_free(&s->element);
+}
+
+/* Two columns, a statement each: the innermost loop costs compile time. */
+static void map_pair(Emit *e, const Ins *i, const char *cols) {
+    ag_emit_line(e, "%s {", cols);
+    e->indent++;
+    for (int which = 0; which < 2; which++) {
+        Statement s = map_statement(e, i, which);
+        ag_emit_line(e, "%s", s.text);
+        free_statement(&s);
+    }
+    e->indent--;
+    ag_emit_line(e, "}");
+}
+
+static void emit_map_loops(Emit *e, const Ins *i) {
+    const Val *v = val(e, i->dst);
+    const char *rows = ag_fmt(e->k->arena, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++)", ag_frag_mt(e->k, v)).s;
+    const char *cols = ag_fmt(e->k->arena, "UNROLL for (int ni = 0; ni < %d; ni++)", v->cols / 8).s;
+    Statement s = map_statement(e, i, 2);
+    open_loop(e, rows, &s.row);
+    if (v->space != SPACE_FRAG)
+        ag_emit_line(e, "%s", s.text);
+    else if (s.element.n == 0)
+        map_pair(e, i, cols);
+    else {
+        open_loop(e, ag_fmt(e->k->arena, "%s UNROLL for (int e = 0; e < 2; e++)", cols).s, &s.element);
+        ag_emit_line(e, "%s", s.text);
+        close_loop(e, &s.element);
+    }
+    close_loop(e, &s.row);
 }
 
 /* Into an A operand: register r of k16 step ki holds columns of accumulator tiles 2 ki and 2 ki + 1. */

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_NAME = 63, MAX_GROUP = 1024, MAX_HEAD_DIM = 256 };
+enum { MAX_NAME = 59 /* with "_fwd" a symbol of 63 */, MAX_GROUP = 1024, MAX_HEAD_DIM = 256 };
 
 typedef struct Reader {
     Diag *d;

@@ -1,17 +1,23 @@
 /* tile_dump.c: the Tile IR as text that people read. */
+#include <stdio.h>
+
 #include "tile_ir.h"
 
 typedef struct Dump {
     const Kernel *k;
     Buf *out;
     int indent;
+    char param[META_NAME]; /* name of the one printed last: the kernel is shared by threads, so its arena is left alone */
 } Dump;
 
 static const char *leaf(void *payload, const Node *n) {
-    const Kernel *k = payload;
-    return n->op == OP_VAL ? k->val[n->index].name.s : n->op == OP_PARAM ? k->spec->param[n->index].name.s : NULL;
+    Dump *d = payload;
+    if (n->op == OP_VAL) return d->k->val[n->index].name.s;
+    if (n->op != OP_PARAM) return NULL;
+    snprintf(d->param, sizeof d->param, "%.*s", STRF(d->k->spec->param[n->index].name));
+    return d->param;
 }
-static void put_expr(Dump *d, Ref r) { ag_node_print(d->out, &d->k->nodes, r, leaf, (void *)(uintptr_t)d->k); }
+static void put_expr(Dump *d, Ref r) { ag_node_print(d->out, &d->k->nodes, r, leaf, d); }
 static const char *name(const Dump *d, int v) { return d->k->val[v].name.s; }
 
 static void put_stage(Dump *d, int v, Ref stage) {

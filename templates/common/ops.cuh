@@ -19,6 +19,14 @@ LEAF float floor_mod(float a, float b) {
     return r != 0.f && (r < 0.f) != (b < 0.f) ? r + b : r;
 }
 
+//@ leaf quot needs types LEAF
+// a / b of values that are not negative: half the instructions of a signed division.
+LEAF int quot(int a, int b) { return (int)((u32)a / (u32)b); }
+
+//@ leaf rem needs types LEAF
+// a % b of values that are not negative.
+LEAF int rem(int a, int b) { return (int)((u32)a % (u32)b); }
+
 //@ leaf ceil_div needs LEAF
 // Smallest integer >= a / b, for b > 0.
 LEAF int ceil_div(int a, int b) { return a / b + (a % b > 0); }

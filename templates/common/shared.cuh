@@ -1,6 +1,10 @@
 //@ leaf smem_addr needs types LEAF
 // The 32-bit shared-memory address of a pointer into shared memory.
-LEAF u32 smem_addr(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+LEAF u32 smem_addr(const void *p) {
+    u64 addr;
+    asm("cvta.to.shared.u64 %0, %1;" : "=l"(addr) : "l"(p));            // asm: computed once, not at each use
+    return (u32)addr;
+}
 
 //@ leaf ld_shared_16 needs types LEAF
 // Reads 16 bytes of shared memory.

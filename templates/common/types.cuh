@@ -15,6 +15,10 @@ typedef unsigned long long u64;
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
 
+//@ leaf AT_HEAD
+// The test of a loop that all lanes of a warp take alike, kept at its head: moved to the end, with a copy in front, it would double the registers' initial values.
+#define AT_HEAD(test) (__syncwarp(), test)
+
 //@ leaf NEG_INF
 // Minus infinity, the score of a masked key.
 #define NEG_INF __int_as_float(0xff800000)

@@ -15,21 +15,21 @@ template <int N> LEAF void cp_async_wait() { asm volatile("cp.async.wait_group %
 //@ leaf copy_tile needs types LEAF UNROLL padded tile_offset cp_async_16 st_shared_2
 // Global -> shared: a tile of ROWS rows by D channels, all THREADS threads. Rows from `rows` on and channels from D on become zeros. Strides in elements.
 // vec: 16-byte cp.async (the caller commits and waits; src and row_stride are multiples of 16 bytes, col_stride is 1); else element by element.
-template <int ROWS, int D, int THREADS> LEAF void copy_tile(u32 dst, const u16 *src, i64 row_stride, i64 col_stride, int rows, bool vec) {
+// TURN: pieces that a turn of the loop moves; all by default, few where the copy is not repeated and short code is worth more.
+template <int ROWS, int D, int THREADS, int TURN = ROWS> LEAF void copy_tile(u32 dst, const u16 *src, i64 row_stride, i64 col_stride, int rows, bool vec) {
     constexpr int CHUNKS = padded(D) / 8, STEP = THREADS / CHUNKS;      // STEP rows at a time, one chunk a thread
     static_assert(STEP > 0, "a row must not have more chunks than the block has threads");
     if (vec) {
         u32 row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
         int bytes = D % 16 == 0 ? 16 : max(0, min(16, 2 * (D - 8 * (int)chunk))), left = rows - (int)row;
-        const u8 *p = (const u8 *)(src + (row * row_stride + 8 * chunk));
-        i64 step = row_stride * (2 * STEP);
+        u64 p = (u64)(src + (row * row_stride + 8 * chunk)), step = row_stride * (2 * STEP); // bytes: one addition a piece
         u32 at = dst + tile_offset<D>(row, chunk), odd = dst + tile_offset<D>(row + STEP, chunk);
-        UNROLL for (int i = 0; i < (ROWS + STEP - 1) / STEP; i++, p += step) {
+        _Pragma("unroll TURN") for (int i = 0; i < (ROWS + STEP - 1) / STEP; i++, p += step) {
             if ((ROWS % STEP != 0 && row + i * STEP >= ROWS) || (THREADS % CHUNKS != 0 && row >= STEP)) continue;
             u32 to = STEP % 8 == 0 ? at + i * (STEP * padded(D) * 2)                                    // the swizzle of all these rows is the same,
                    : STEP % 8 == 4 ? (i % 2 ? odd : at) + i / 2 * (2 * STEP * padded(D) * 2)            // or alternates,
                    : dst + tile_offset<D>(row + i * STEP, chunk);                                       // or changes from row to row
-            cp_async_16(to, p, i * STEP < left ? bytes : 0);
+            cp_async_16(to, (const void *)p, i * STEP < left ? bytes : 0);
         }
     } else {
         ROLLED for (u32 i = threadIdx.x; i < ROWS * padded(D); i += THREADS) {

@@ -100,9 +100,9 @@ static void reduce_to_fragment(Edit *e) { find(e, TI_REDUCE, "mx_new")->dst = va
 static void reduce_product(Edit *e) { find(e, TI_REDUCE, "mx_new")->reduce = OP_MUL; }
 static void reduce_part_of_max(Edit *e) { find(e, TI_REDUCE, "den")->reduce = OP_RMAX; }
 static void reduce_mixed(Edit *e) { find(e, TI_REDUCE, "den")->b = val_named(e->k, "mx"); }
-static void reduce_unwritten(Edit *e) { drop(e, TI_MMA, "S"), drop(e, TI_IF, NULL); }
+static void reduce_unwritten(Edit *e) { drop(e, TI_MMA, "S"), drop(e, TI_MAP, "S"); }
 static void total_of_total(Edit *e) { find(e, TI_TOTAL, NULL)->a = val_named(e->k, "mx"); }
-static void total_unwritten(Edit *e) { drop(e, TI_FILL, "den"); }
+static void total_unwritten(Edit *e) { find(e, TI_TOTAL, NULL)->a = ag_val(e->k, *value(e, "den")); }
 static void store_to_input(Edit *e) { find(e, TI_STORE, NULL)->n = TEN_Q; }
 static void store_part(Edit *e) { find(e, TI_STORE_ROW, NULL)->a = val_named(e->k, "den"); }
 static void store_through_row(Edit *e) { find(e, TI_STORE, NULL)->b = val_named(e->k, "mx"); }
@@ -184,7 +184,7 @@ static const struct {
     {place_outside, "kernel: a shared value ends outside of shared memory"},
     {place_none, "kernel: a shared value has no place"},
     {place_arguments, "kernel: the argument struct is out of order"},
-    {list_back, "commit: the list of instructions is broken"},
+    {list_back, "fill: the list of instructions is broken"},
     {list_last, "store_row: the list of instructions is broken"},
     {threads, "kernel: the roles do not add up to the threads"},
     {rows, "kernel: a fragment's rows do not divide among the warps"},
@@ -482,6 +482,21 @@ static void test_protocol(void **state) {
                     "wait 2, sync, if copy V, commit, mma S, wait 2, sync, if copy K, commit, mma acc, ");
 }
 
+/* ---- the dump: names of parameters are cut from the spec's text */
+
+static void test_dump_names(void **state) {
+    (void)state;
+    Schedule s = small_schedule();
+    Compilation *c = compile_schedule(WINDOW, &s, "sm_80", D16, "place");
+    must_compile(c);
+    Buf text = {0};
+    ag_tile_dump(&text, c->fn.kernel);
+    assert_non_null(strstr(text.s, "guard   k >= q - min(max(w, -1073741824), 1073741824) + 1 and k < min(q + 1, Sk)\n"));
+    assert_null(strstr(text.s, "int"));
+    ag_buf_free(&text);
+    ag_compilation_free(c);
+}
+
 /* ---- place: refusals name values that are legal */
 
 static int set_field(Schedule *s, const char *path, size_t n, int v) {
@@ -566,8 +581,13 @@ static void test_staged_output_is_largest(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_checker),  cmocka_unit_test(test_bounds),      cmocka_unit_test(test_every_pipeline),
-        cmocka_unit_test(test_protocol), cmocka_unit_test(test_suggestions), cmocka_unit_test(test_staged_output_is_largest),
+        cmocka_unit_test(test_checker),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_every_pipeline),
+        cmocka_unit_test(test_protocol),
+        cmocka_unit_test(test_dump_names),
+        cmocka_unit_test(test_suggestions),
+        cmocka_unit_test(test_staged_output_is_largest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
