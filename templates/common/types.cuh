@@ -16,7 +16,8 @@ typedef unsigned long long u64;
 #define ROLLED _Pragma("unroll 1")
 
 //@ leaf AT_HEAD
-// The test of a loop that all lanes of a warp take alike, kept at its head: moved to the end, with a copy in front, it would double the registers' initial values.
+// The test of a loop that all lanes of a warp take alike. The barrier keeps it at the loop's head: with one copy in front of the loop and one at its end,
+// all that the loop carries would be initialised and merged twice.
 #define AT_HEAD(test) (__syncwarp(), test)
 
 //@ leaf NEG_INF

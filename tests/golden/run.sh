@@ -1,13 +1,13 @@
 #!/bin/sh
 # Compares what the compiler prints with the files here, or rewrites them.
-#   tests/golden/run.sh [--update] [ATTNGEN]      ATTNGEN: the binary, default build/attngen
+#   tests/golden/run.sh [--update] [ATTNGEN]      ATTNGEN: the binary, default $ATTNGEN or build/attngen
 # A golden is FOLDER/NAME.EXT for a shipped spec NAME, printed for sm_90:
 #   NAME.math.txt  --as math       NAME.tile.txt  --as tile       NAME.cu  --as cu
 set -u
 update=false
 [ "${1:-}" = --update ] && update=true && shift
 here=$(cd "$(dirname "$0")" && pwd)
-attngen=${1:-$here/../../build/attngen}
+attngen=${1:-${ATTNGEN:-$here/../../build/attngen}}
 new=$(mktemp) || exit 1
 trap 'rm -f "$new"' EXIT
 
