@@ -2,7 +2,7 @@
  *
  *   bench_host [SPEC [D [ARCH]]]        a shipped spec, default: causal 128 sm_90
  *
- * Prints one line per step with its target.  Cold: an empty cache folder, NVRTC's own cache off.  Warm: a new process that finds the kernel in that
+ * Prints one line per step with its target.  Cold: NVRTC's own cache off; in new processes without a disk cache, and once with an empty one.  Warm: a new process that finds the kernel in that
  * folder; its clock runs from before attngen_create to after attngen_compile.  Launch: host time of attngen_launch alone, in batches shorter than
  * the queue of the driver.  Steps that need NVRTC or a GPU say so when there is none.  Exit status 1 if a target is missed. */
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 
 #include "attngen.h"
 
-enum { EMISSIONS = 50, PROCESSES = 15, COMPILES = 20000, BATCHES = 40, BATCH = 200, HEADS = 4, SEQ = 64 };
+enum { EMISSIONS = 50, PROCESSES = 15, COLD = 9, COMPILES = 20000, BATCHES = 40, BATCH = 200, HEADS = 4, SEQ = 64 };
 
 static const char *spec_name = "causal";
 static double head_dim = 128;
@@ -104,25 +104,8 @@ static void bench_emission(void) {
 
 /* ---- compilation */
 
-static attngen_status bench_cold(const char *dir) {
-    attngen_program *p;
-    double t0 = now();
-    attngen_context *ctx = context(dir);
-    attngen_status s = compile(ctx, &p);
-    double t = now() - t0;
-    if (s == ATTNGEN_E_NO_NVRTC) {
-        skipped("cold compile", attngen_errmsg(ctx));
-    } else {
-        must(ctx, s, "attngen_compile");
-        row("cold compile, empty cache", &t, 1, 1e3, 350);
-        attngen_program_free(p);
-    }
-    attngen_destroy(ctx);
-    return s;
-}
-
-/* In a child: prints the seconds from before attngen_create to after attngen_compile. */
-static int warm_child(const char *dir) {
+/* In a child: prints the seconds from before attngen_create to after attngen_compile.  warm: the kernel must come from the disk cache in dir. */
+static int child(const char *dir, int warm) {
     attngen_program *p;
     attngen_info info = {.version = ATTNGEN_INFO_VERSION};
     double t0 = now();
@@ -130,14 +113,14 @@ static int warm_child(const char *dir) {
     must(ctx, compile(ctx, &p), "attngen_compile");
     double t = now() - t0;
     must(ctx, attngen_program_info(p, &info), "attngen_program_info");
-    if (!info.from_disk_cache) fprintf(stderr, "bench_host: the kernel did not come from the disk cache\n");
+    if (info.from_disk_cache != warm) fprintf(stderr, "bench_host: the kernel %s from the disk cache\n", warm ? "did not come" : "came");
     printf("%.9f\n", t);
-    return !info.from_disk_cache;
+    return info.from_disk_cache != warm;
 }
 
-static double run_child(const char *self, const char *dir) {
+static double run_child(const char *self, const char *how, const char *dir) {
     char command[8192], line[64] = "";
-    snprintf(command, sizeof command, "'%s' --warm '%s' %s %g %s", self, dir, spec_name, head_dim, arch);
+    snprintf(command, sizeof command, "'%s' %s '%s' %s %g %s", self, how, dir, spec_name, head_dim, arch);
     FILE *f = popen(command, "r");
     if (!f || !fgets(line, sizeof line, f) || pclose(f) != 0) {
         fprintf(stderr, "bench_host: the child process failed\n");
@@ -146,9 +129,29 @@ static double run_child(const char *self, const char *dir) {
     return atof(line);
 }
 
+/* The first compile in dir's cache, and then the same without a cache in new processes. */
+static attngen_status bench_cold(const char *self, const char *dir) {
+    attngen_program *p;
+    double t[COLD], t0 = now();
+    attngen_context *ctx = context(dir);
+    attngen_status s = compile(ctx, &p);
+    double first = now() - t0;
+    if (s == ATTNGEN_E_NO_NVRTC) {
+        skipped("cold compile", attngen_errmsg(ctx));
+    } else {
+        must(ctx, s, "attngen_compile");
+        for (int i = 0; i < COLD; i++) t[i] = run_child(self, "--cold", "");
+        row("cold compile, new process, no cache", t, COLD, 1e3, 350);
+        row("cold compile, the entry written to disk", &first, 1, 1e3, 0);
+        attngen_program_free(p);
+    }
+    attngen_destroy(ctx);
+    return s;
+}
+
 static void bench_warm(const char *self, const char *dir) {
     double t[PROCESSES];
-    for (int i = 0; i < PROCESSES; i++) t[i] = run_child(self, dir);
+    for (int i = 0; i < PROCESSES; i++) t[i] = run_child(self, "--warm", dir);
     row("warm compile, new process, disk cache", t, PROCESSES, 1e3, 5);
 }
 
@@ -250,7 +253,7 @@ static void bench_all(const char *self) {
     atexit(remove_folder);
     printf("%-44s %9s %9s %9s     %7s\n", spec_name, "median", "least", "most", "target");
     bench_emission();
-    if (bench_cold(folder) != ATTNGEN_OK) return;
+    if (bench_cold(self, folder) != ATTNGEN_OK) return;
     attngen_program *p;
     attngen_context *ctx = context(folder);
     bench_warm(self, folder);
@@ -262,11 +265,11 @@ static void bench_all(const char *self) {
 }
 
 int main(int argc, char **argv) {
-    int warm = argc > 2 && !strcmp(argv[1], "--warm"), at = warm ? 3 : 1;
+    int warm = argc > 2 && !strcmp(argv[1], "--warm"), cold = argc > 2 && !strcmp(argv[1], "--cold"), at = warm || cold ? 3 : 1;
     if (argc > at) spec_name = argv[at];
     if (argc > at + 1) head_dim = atof(argv[at + 1]);
     if (argc > at + 2) arch = argv[at + 2];
-    if (warm) return warm_child(argv[2]);
+    if (warm || cold) return child(argv[2], warm);
     char self[4096];
     setvbuf(stdout, NULL, _IOLBF, 0);
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);

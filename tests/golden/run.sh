@@ -27,5 +27,5 @@ for golden in "$here"/*/*.math.txt "$here"/*/*.tile.txt "$here"/*/*.cu; do
         failed=$((failed + 1))
     fi
 done
-echo "golden: $total files, $failed failed"
+echo "$((total - failed)) passed, $failed failed"
 [ $total -gt 0 ] && [ $failed -eq 0 ]
