@@ -158,15 +158,16 @@ typedef struct Options {
 static bool is_recent(const Nvrtc *n) { return n->major * 100 + n->minor >= 1209; }
 
 /* For sm_90a and its like FAST_COMPILE must not be: ptxas then ignores setmaxnreg (C7504).  A cold compile is to be cold: NVRTC's own cache is off. */
-static void make_options(Options *o, const Nvrtc *n, const char *arch, bool ptx) {
-    bool recent = is_recent(n), fast = recent && arch[strlen(arch) - 1] != 'a';
+static bool takes_fast(const Nvrtc *n, const char *arch) { return is_recent(n) && arch[strlen(arch) - 1] != 'a'; }
+
+static void make_options(Options *o, const Nvrtc *n, const char *arch, bool ptx, bool fast) {
     snprintf(o->arch, sizeof o->arch, "--gpu-architecture=%s%s", ptx ? "compute_" : "sm_", arch + 3);
     o->n = 0;
     o->item[o->n++] = o->arch;
     for (const char *const *p = ag_nvrtc_options; *p; p++) {
         if (fast || strcmp(*p, FAST_COMPILE)) o->item[o->n++] = *p;
     }
-    if (recent) o->item[o->n++] = "--no-cache";
+    if (is_recent(n)) o->item[o->n++] = "--no-cache";
 }
 
 static attngen_status compile_error(const Nvrtc *n, int result, const Options *o, const char *log, Err *e) {
@@ -203,9 +204,9 @@ static attngen_status read_image(const Nvrtc *n, NvrtcProgram p, bool ptx, Compi
     return r == NVRTC_OK ? ATTNGEN_OK : ag_err(e, ATTNGEN_E_COMPILE, "NVRTC %d.%d: %s", n->major, n->minor, n->error_string(r));
 }
 
-static attngen_status run(Nvrtc *n, NvrtcProgram p, const char *arch, bool ptx, Compiled *out, Err *e) {
+static attngen_status run(Nvrtc *n, NvrtcProgram p, const char *arch, bool ptx, bool fast, Compiled *out, Err *e) {
     Options o;
-    make_options(&o, n, arch, ptx);
+    make_options(&o, n, arch, ptx, fast);
     int r = n->compile(p, o.n, o.item);
     out->log = read_log(n, p);
     if (!out->log) return ag_err(e, ATTNGEN_E_NOMEM, "out of memory");
@@ -216,16 +217,30 @@ static attngen_status run(Nvrtc *n, NvrtcProgram p, const char *arch, bool ptx, 
     return read_image(n, p, ptx, out, e);
 }
 
+static attngen_status compile(Nvrtc *n, const char *source, const char *arch, bool ptx, bool fast, Compiled *out, Err *e) {
+    NvrtcProgram p = NULL;
+    int r = n->create(&p, source, "attngen.cu", 0, NULL, NULL);
+    if (r != NVRTC_OK) return ag_err(e, r == NVRTC_OUT_OF_MEMORY ? ATTNGEN_E_NOMEM : ATTNGEN_E_COMPILE, "NVRTC: %s", n->error_string(r));
+    attngen_status s = run(n, p, arch, ptx, fast, out, e);
+    n->destroy(&p);
+    return s;
+}
+
+/* Fast first; a kernel that spills then (head dims between powers of two on sm_8x: up to 900 bytes) is compiled once more with all that ptxas can. */
 attngen_status ag_nvrtc_compile(Nvrtc *n, const char *source, const char *arch, bool ptx, Compiled *out, Err *e) {
     memset(out, 0, sizeof *out);
     if (!arch_number(arch) || strlen(arch) > 12) return ag_err(e, ATTNGEN_E_UNSUPPORTED, "'%s' is no architecture", arch);
     attngen_status s = check_arch(n, arch, e);
     if (s != ATTNGEN_OK) return s;
-    NvrtcProgram p = NULL;
-    int r = n->create(&p, source, "attngen.cu", 0, NULL, NULL);
-    if (r != NVRTC_OK) return ag_err(e, r == NVRTC_OUT_OF_MEMORY ? ATTNGEN_E_NOMEM : ATTNGEN_E_COMPILE, "NVRTC: %s", n->error_string(r));
-    s = run(n, p, arch, ptx, out, e);
+    bool fast = takes_fast(n, arch);
+    s = compile(n, source, arch, ptx, fast, out, e);
+    if (s == ATTNGEN_OK && fast && out->spill_bytes > 0) {
+        Compiled slow = {0};
+        bool better = compile(n, source, arch, ptx, false, &slow, e) == ATTNGEN_OK && slow.spill_bytes < out->spill_bytes;
+        Compiled worse = better ? *out : slow;
+        if (better) *out = slow;
+        ag_compiled_free(&worse);
+    }
     out->tuned = is_recent(n);
-    n->destroy(&p);
     return s;
 }

@@ -29,7 +29,7 @@ static int shared_limit(const Closing *c) { return least(c->t->shared_max, c->t-
 /* Registers per thread: the S and O accumulators, Q where it stays in registers, what the score's functions take, and about 56 for all else. */
 static int registers(const Closing *c, int m, int n) {
     int threads = 32 * value(c, F_WARPS), D = round_up(c->spec->D, 16), Dv = round_up(c->spec->Dv, 16);
-    int functions = c->spec->score ? 24 : 0; /* softcap at D 64 spills at n 128 and not at n 112 */
+    int functions = c->spec->score ? n / 12 : 0; /* softcap spills at D 64, n 128; not at D 64, n 112 and D 128, n 64 */
     return m * (n + Dv) / threads + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + functions + 56;
 }
 
@@ -37,15 +37,22 @@ static int register_limit(const Closing *c) { return least(c->t->regs_thread, c-
 
 static bool fits(const Closing *c, int m, int n) { return shared_bytes(c, m, n) <= shared_limit(c) && registers(c, m, n) <= register_limit(c); }
 
+/* Keys a step to begin with.  Where the 16-byte pieces of a row are no power of two, addresses take registers: D 48, 88..112 spill at the full number. */
+static int most_keys(const Closing *c) {
+    int D = round_up(c->spec->D, 16), Dv = round_up(c->spec->Dv, 16), n = D <= 64 && Dv <= 64 ? 128 : 64;
+    bool powers = (D & (D - 1)) == 0 && (Dv & (Dv - 1)) == 0;
+    return powers ? n : n * 3 / 4;
+}
+
 /* Sets what is open of tile.m and tile.n: the largest m <= 128 for which an n between 32 and the head dim's preference fits; then the largest such n. */
 static void choose_tile(const Closing *c, int *m, int *n) {
     const Field *fm = &c->s->f[F_TILE_M], *fn = &c->s->f[F_TILE_N];
-    int rows = 16 * value(c, F_WARPS), head = c->spec->D > c->spec->Dv ? c->spec->D : c->spec->Dv;
-    int top_m = rows > 128 ? rows : 128 / rows * rows, top_n = head <= 64 ? 128 : 64;
+    int rows = 16 * value(c, F_WARPS);
+    int top_m = rows > 128 ? rows : 128 / rows * rows, top_n = most_keys(c);
     int first_m = fm->open ? top_m : (int)fm->v, last_m = fm->open ? rows : first_m;
     int first_n = fn->open ? top_n : (int)fn->v, last_n = fn->open ? 32 : first_n;
     for (*m = first_m; *m >= last_m; *m -= rows)
-        for (*n = first_n; *n >= last_n; *n -= 32)
+        for (*n = first_n; *n >= last_n; *n -= 16)
             if (fits(c, *m, *n)) return;
     *m = last_m;
     *n = fn->open ? 16 : first_n;
@@ -65,7 +72,9 @@ static void close_tile(const Closing *c) {
                              registers(c, m, n), register_limit(c))
                           .s;
     decide(fm, m, ag_fmt(c->d->arena, "the most rows up to 128 that fit: %s", sum).s);
-    decide(fn, n, ag_fmt(c->d->arena, "128 keys for head dims to 64, else 64, less by 32 until they fit: %s", sum).s);
+    decide(fn, n,
+           ag_fmt(c->d->arena, "128 keys for head dims to 64, else 64 (for dims between powers of two 96 and 48), less by 16 until they fit: %s", sum)
+               .s);
 }
 
 /* The K and V of the heads walked together take this much of an L2 (40 MB on sm_80, 50 MB on sm_90). */

@@ -1,5 +1,5 @@
 /* compile_all: compiles every shipped spec under every shipped schedule for every arch and both types with NVRTC, without the cache.
- * A ptxas warning, a register spill or a refusal other than "this head dim or arch is not for this schedule" is a failure.
+ * Then head dims in between, under the schedule that is taken by default, in bf16.  A ptxas warning, a register spill or a refusal other than "this head dim or arch is not for this schedule" is a failure.
  * The last line is "N passed, N failed, N skipped"; without NVRTC everything is skipped.  usage: compile_all [SPEC]... */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +9,8 @@
 
 static const int head_dims[] = {64, 128, 256};
 static const int dtypes[] = {ATTNGEN_F16, ATTNGEN_BF16};
+static const int between[] = {40, 48, 80, 96, 112, 160};
+enum { NBETWEEN = sizeof between / sizeof *between };
 enum { NDIMS = sizeof head_dims / sizeof *head_dims, NTYPES = sizeof dtypes / sizeof *dtypes };
 
 static int passed, failed, no_nvrtc;
@@ -20,8 +22,8 @@ static int compile_one(attngen_context *ctx, const char *spec, const char *sched
     attngen_info info = {.version = ATTNGEN_INFO_VERSION};
     const attngen_dim dims[] = {{"D", D}, {"dtype", dtype}};
     attngen_shipped_spec(&s, spec);
-    attngen_shipped_schedule(&c, sched);
-    attngen_status st = attngen_compile(ctx, &p, &s, &c, dims, 2);
+    if (sched) attngen_shipped_schedule(&c, sched);
+    attngen_status st = attngen_compile(ctx, &p, &s, sched ? &c : NULL, dims, 2);
     if (st == ATTNGEN_OK) st = attngen_program_info(p, &info);
     attngen_program_free(p);
     if (st == ATTNGEN_E_UNSUPPORTED) return 0;
@@ -29,7 +31,7 @@ static int compile_one(attngen_context *ctx, const char *spec, const char *sched
     const char *type = dtype == ATTNGEN_F16 ? "f16" : "bf16";
     if (st == ATTNGEN_OK && info.spill_bytes == 0) return passed++, 1;
     failed++;
-    printf("FAILED %s under %s for %s, D %d, %s: ", spec, sched, attngen_arch(ctx), D, type);
+    printf("FAILED %s under %s for %s, D %d, %s: ", spec, sched ? sched : "the default", attngen_arch(ctx), D, type);
     if (st == ATTNGEN_OK)
         printf("%d bytes of registers spilled\n", info.spill_bytes);
     else
@@ -45,6 +47,7 @@ static void compile_spec(attngen_context *ctx, const char *spec) {
             for (int t = 0; t < NTYPES && !no_nvrtc; t++) used += compile_one(ctx, spec, sched, head_dims[d], dtypes[t]);
         if (used == 0) printf("note: %s is not for %s, or for none of the head dims tried\n", sched, attngen_arch(ctx));
     }
+    for (int d = 0; d < NBETWEEN && !no_nvrtc; d++) compile_one(ctx, spec, NULL, between[d], ATTNGEN_BF16);
 }
 
 int main(int argc, char **argv) {
