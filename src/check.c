@@ -182,7 +182,7 @@ static bool run_gpu(Checker *k, Running *r) {
 /* ---- one case */
 
 static bool judge(Running *r) {
-    Comparison c = ag_compare(r->spec, &r->data.call, r->o, r->lse, r->naive_o, r->naive_lse);
+    Comparison c = ag_compare(r->spec, &r->data.call, ag_error_bound(ag_program_compilation(r->program)->numerics), r->o, r->lse, r->naive_o);
     if (!c.ok)
         snprintf(r->text, sizeof r->text, "%s", c.text);
     else if (c.o_limit > 0)

@@ -33,6 +33,12 @@ bool ag_visible(const Spec *spec, const HostCall *call, int64_t b, int64_t h, in
 Scalar ag_ast_eval(const Spec *spec, const HostCall *call, const Ast *e, int64_t b, int64_t h, int64_t qpos, int64_t k, double s);
 
 /* ---- compare.c: DESIGN's tolerance */
+/* How far O may be off, by numerics class: `naive` times the naive error, and `half_ulps` of the row's largest output; LSE within 1e-4 in every class. */
+typedef struct ErrorBound {
+    double naive, half_ulps;
+} ErrorBound;
+ErrorBound ag_error_bound(const char *numerics); /* of a class such as "f32acc-ex2-n64-lazy8" */
+
 typedef struct Comparison {
     bool ok;
     double o_err, o_limit, lse_err, lse_limit; /* worst absolute error of o and its limit there; worst relative error of lse */
@@ -40,8 +46,8 @@ typedef struct Comparison {
     int64_t unwritten;                         /* elements that still hold the poison */
     char text[256];                            /* one line: what is wrong, where; "" if ok */
 } Comparison;
-/* Compares call->o and call->lse with the reference; limits: 2 x the naive error (per row maximum) plus a floor. */
-Comparison ag_compare(const Spec *spec, const HostCall *call, const double *o, const double *lse, const double *naive_o, const double *naive_lse);
+/* Compares call->o and call->lse with the reference. */
+Comparison ag_compare(const Spec *spec, const HostCall *call, ErrorBound bound, const double *o, const double *lse, const double *naive_o);
 void ag_poison(const Spec *spec, const HostCall *call); /* fills o and lse with a NaN pattern that no computation yields */
 bool ag_is_poison(const HostTensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3);
 #endif

@@ -347,7 +347,7 @@ static void compare_damaged(Case *c) {
             ag_host_set(&c->call.lse, 0, h, q, 0, lse_of(c, 0, h, q));
         }
     if (damage) damage(c);
-    comparison = ag_compare(c->spec, &c->call, c->ref_o, c->ref_lse, c->naive_o, c->naive_lse);
+    comparison = ag_compare(c->spec, &c->call, ag_error_bound("f32acc-ex2-n64"), c->ref_o, c->ref_lse, c->naive_o);
 }
 
 static void restore_naive(Case *c) {
@@ -409,23 +409,22 @@ static void test_compare_floor(void **state) {
     free(c);
 }
 
+static void test_bounds(void **state) {
+    (void)state;
+    assert_true(ag_error_bound("f32acc-ex2-n64").naive == 2 && ag_error_bound("f32acc-ex2-n64").half_ulps == 1);
+    assert_true(ag_error_bound("f32acc-ex2-n64-lazy8").naive == 2 && ag_error_bound("f32acc-ex2-n64-lazy8").half_ulps == 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats_every_value),
-        cmocka_unit_test(test_formats_rounding),
-        cmocka_unit_test(test_uniform_is_the_mean),
-        cmocka_unit_test(test_one_hot_selects),
-        cmocka_unit_test(test_scale_score_and_params),
-        cmocka_unit_test(test_causal_first_row),
-        cmocka_unit_test(test_more_queries_than_keys),
-        cmocka_unit_test(test_offset),
-        cmocka_unit_test(test_hidden_keys_contribute_nothing),
-        cmocka_unit_test(test_empty_rows),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_strides),
-        cmocka_unit_test(test_lets_are_evaluated_once),
-        cmocka_unit_test(test_naive_is_near),
-        cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_bounds),           cmocka_unit_test(test_formats_every_value),
+        cmocka_unit_test(test_formats_rounding), cmocka_unit_test(test_uniform_is_the_mean),
+        cmocka_unit_test(test_one_hot_selects),  cmocka_unit_test(test_scale_score_and_params),
+        cmocka_unit_test(test_causal_first_row), cmocka_unit_test(test_more_queries_than_keys),
+        cmocka_unit_test(test_offset),           cmocka_unit_test(test_hidden_keys_contribute_nothing),
+        cmocka_unit_test(test_empty_rows),       cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_strides),          cmocka_unit_test(test_lets_are_evaluated_once),
+        cmocka_unit_test(test_naive_is_near),    cmocka_unit_test(test_compare),
         cmocka_unit_test(test_compare_floor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
