@@ -34,9 +34,11 @@ static void set_sizes(int64_t size[SZ_COUNT], const attngen_shape *shape, const 
     if (shape->offset == ATTNGEN_ALIGN_END && __builtin_sub_overflow(shape->Sk, shape->Sq, &size[SZ_OFF])) size[SZ_OFF] = 0;
 }
 
-static uint32_t tensors_of_rank4(const ProgramMeta *m) {
+/* Those that should go by 16-byte pieces: the others of rank 4 go by TMA or not at all. */
+static uint32_t tensors_in_pieces(const ProgramMeta *m) {
     uint32_t bits = 0;
     for (uint32_t i = 0; i < m->ntensor; i++) bits |= (uint32_t)(m->tensor[i].rank == 4) << i;
+    for (uint32_t i = 0; i < m->ntmap; i++) bits &= ~(1u << m->tmap[i].tensor);
     return bits;
 }
 
@@ -57,7 +59,7 @@ attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attn
     c->device = ctx->device;
     memcpy(c->size, size, sizeof size);
     c->workspace = (size_t)ag_formula(&m->workspace, size);
-    c->rank4 = tensors_of_rank4(m);
+    c->rank4 = tensors_in_pieces(m);
     c->status = load(c->program, c->device, &c->loaded, &c->why);
     *out = c;
     return ATTNGEN_OK;
@@ -102,8 +104,9 @@ attngen_status attngen_explain(const attngen_call *call, const attngen_arg *args
     launch_text.text[0] = 0;
     if (!call || (!buf && n)) return ag_err(&launch_text, ATTNGEN_E_INVALID_ARG, "%s is NULL", call ? "buf" : "call");
     attngen_status s = ag_args_bind(&b, &call->program->lowered->meta, call->size, args, nargs, &launch_text);
-    if (s == ATTNGEN_OK && n) ag_args_explain(&b, buf, n);
-    return s;
+    if (s != ATTNGEN_OK) return s;
+    if (n) ag_args_explain(&b, buf, n);
+    return ag_args_mappable(&b, &launch_text);
 }
 
 /* ---- on the host */

@@ -157,7 +157,9 @@ ATTNGEN_API size_t attngen_workspace(const attngen_call *call);
 /* ---- launch */
 
 /* One argument: a tensor (data, dtype, strides in elements for its dims in order) or a scalar.
- *   "q" [B, Hq, Sq, D]   "k" [B, Hkv, Sk, D]   "v" [B, Hkv, Sk, Dv]   "o" [B, Hq, Sq, Dv]   in the program's dtype, any strides (also 0 and negative for inputs)
+ *   "q" [B, Hq, Sq, D]   "k" [B, Hkv, Sk, D]   "v" [B, Hkv, Sk, Dv]   "o" [B, Hq, Sq, Dv]   in the program's dtype, any strides (also 0 and negative for inputs).
+ *                      Programs of mma.family wgmma (the default for sm_90a) take q, k and v through tensor maps: base 16-byte aligned, and of the dims with
+ *                      more than one element the last has stride 1 and the others a positive multiple of 8 below 2^39; anything else is ATTNGEN_E_UNSUPPORTED, so compile for sm_90 where such tensors come.
  *   "lse" [B, Hq, Sq] f32, optional: natural log of the softmax denominator, -inf for a row that sees no key
  *   "scale" and the spec's scalar params: optional, with defaults; `scale` must be positive and finite */
 typedef struct attngen_arg {
@@ -173,7 +175,8 @@ ATTNGEN_API attngen_status attngen_launch(const attngen_call *call, const attnge
                                           void *stream);
 /* What the last failure of attngen_launch in this thread was, and 0 or more notes on paths taken ("q: element-wise loads, stride of d is 2"). */
 ATTNGEN_API const char *attngen_launch_errmsg(void);
-/* Says in one line how `args` would be moved ("" if every tensor goes by 16-byte pieces); writes at most n bytes with NUL. */
+/* Says in one line how `args` would be moved ("" if every tensor goes by 16-byte pieces); writes at most n bytes with NUL.
+ * ATTNGEN_E_UNSUPPORTED: attngen_launch would refuse them. */
 ATTNGEN_API attngen_status attngen_explain(const attngen_call *call, const attngen_arg *args, size_t nargs, char *buf, size_t n);
 
 /* The same call on host memory.  reference: double precision straight from the spec; simulate: the Tile IR with its tiles, rounding and

@@ -1,6 +1,6 @@
 /* cache.c: compiled kernels on disk, one file per entry.
  *
- *   DIR/v1/ab/0123456789...ef.agk     the first byte of the key, then the others; temporary files in the same folder
+ *   DIR/v2/ab/0123456789...ef.agk     the first byte of the key, then the others; temporary files in the same folder
  *
  *   Header | key text | ProgramMeta | cubin | XXH3-128 (canonical bytes) of all before
  *
@@ -24,10 +24,10 @@
 #include "base.h"
 #include "jit.h"
 
-#define FORMAT_FOLDER "v1"
-enum { FORMAT = 1, NAME_BYTES = 64, STALE_SECONDS = 3600 };
+#define FORMAT_FOLDER "v2"
+enum { FORMAT = 2, NAME_BYTES = 64, STALE_SECONDS = 3600 };
 /* A change of ProgramMeta is a change of the format. */
-_Static_assert(sizeof(ProgramMeta) == 8720, "ProgramMeta changed: raise FORMAT and FORMAT_FOLDER, then this number");
+_Static_assert(sizeof(ProgramMeta) == 8744, "ProgramMeta changed: raise FORMAT and FORMAT_FOLDER, then this number");
 
 static const char magic[8] = "AGKERNEL";
 static const size_t max_entry = (size_t)256 << 20;
@@ -163,7 +163,7 @@ static int open_below(Cache *c, int at, const char *name, bool make) {
     return open_trusted(c, at, name, O_NOFOLLOW);
 }
 
-/* DIR/v1 */
+/* DIR/v2 */
 static int open_format(Cache *c, bool make) {
     if (make && !c->refused && c->dir[0] && !make_path(c->dir)) return -1;
     int top = open_top(c);

@@ -14,6 +14,7 @@ typedef struct CUfunc_st *CuFunction;
 typedef struct CUstream_st *CuStream;
 
 enum { CU_ATTR_SM_COUNT = 16, CU_ATTR_MAJOR = 75, CU_ATTR_MINOR = 76, CU_ATTR_SHARED_OPTIN = 97, CU_FUNC_ATTR_DYNAMIC_SHARED = 8 };
+enum { CU_TMAP_F16 = 6, CU_TMAP_BF16 = 9, CU_TMAP_NOT_INTERLEAVED = 0, CU_TMAP_SWIZZLE_128B = 3, CU_TMAP_PROMOTE_256B = 3, CU_TMAP_FILL_ZEROS = 0 };
 
 /* field, symbol, arguments; every one returns a CUresult */
 #define CUDA_FUNCTIONS(F)                                                                                                                            \
@@ -40,9 +41,16 @@ enum { CU_ATTR_SM_COUNT = 16, CU_ATTR_MAJOR = 75, CU_ATTR_MINOR = 76, CU_ATTR_SH
       (CuFunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CuStream stream,          \
        void **params, void **extra))
 
+/* Functions that only some programs need; NULL if the driver has none. */
+#define CUDA_OPTIONAL(F)                                                                                                                             \
+    F(tensor_map, "cuTensorMapEncodeTiled",                                                                                                          \
+      (void *map, int type, unsigned rank, void *address, const uint64_t *dim, const uint64_t *stride, const unsigned *box, const unsigned *step,    \
+       int interleave, int swizzle, int promotion, int fill))
+
 typedef struct CudaApi {
 #define DECLARE(field, symbol, args) int(*field) args;
     CUDA_FUNCTIONS(DECLARE)
+    CUDA_OPTIONAL(DECLARE)
 #undef DECLARE
 } CudaApi;
 

@@ -58,14 +58,18 @@ static attngen_status resolve(CudaApi *cu, void *handle, Err *e) {
     static const struct {
         const char *symbol;
         size_t at;
+        bool needed;
     } table[] = {
-#define ROW(field, symbol, args) {symbol, offsetof(CudaApi, field)},
+#define ROW(field, symbol, args) {symbol, offsetof(CudaApi, field), true},
         CUDA_FUNCTIONS(ROW)
+#undef ROW
+#define ROW(field, symbol, args) {symbol, offsetof(CudaApi, field), false},
+            CUDA_OPTIONAL(ROW)
 #undef ROW
     };
     for (int i = 0; i < LEN(table); i++) {
         void *f = dlsym(handle, table[i].symbol);
-        if (!f)
+        if (!f && table[i].needed)
             return ag_err(e, ATTNGEN_E_DRIVER, "the CUDA driver has no %s: a driver for CUDA 12.0 or newer (525 or newer) is needed",
                           table[i].symbol);
         memcpy((char *)cu + table[i].at, &f, sizeof f);
@@ -204,7 +208,14 @@ static attngen_status load(Loaded *l, int device, const void *cubin, Err *e) {
     int dev = 0, r;
     attngen_status s = enter(d, device, &restore, &dev, e);
     if (s != ATTNGEN_OK) return s;
-    if ((s = check_arch(d, l->meta->arch, dev, e)) == ATTNGEN_OK) {
+    s = check_arch(d, l->meta->arch, dev, e);
+    if (s == ATTNGEN_OK && l->meta->ntmap && !d->cu.tensor_map) {
+        s = ag_err(e, ATTNGEN_E_DRIVER,
+                   "the CUDA driver has no cuTensorMapEncodeTiled, which programs for %s need: a driver for CUDA 12.0 or newer "
+                   "(525 or newer) is needed",
+                   l->meta->arch);
+    }
+    if (s == ATTNGEN_OK) {
         r = d->cu.library_load(&l->library, cubin, NULL, NULL, 0, NULL, NULL, 0);
         if (r != 0) s = cu_err(d, r, "cuLibraryLoadData", e);
     }
@@ -254,6 +265,27 @@ attngen_status ag_driver_launch(Loaded *l, int device, int index, uint32_t block
         int r = l->driver->cu.launch((CuFunction)(void *)l->kernel[index], blocks, 1, 1, k->threads, 1, 1, k->shared_bytes, stream, arg, NULL);
         if (r != 0) s = cu_err(l->driver, r, "cuLaunchKernel", e);
     }
+    if (restore) l->driver->cu.ctx_set(NULL);
+    return s;
+}
+
+static int encode(const CudaApi *cu, const TmapArgs *a, void *map) {
+    const unsigned box[4] = {64, a->box_rows, 1, 1}, step[4] = {1, 1, 1, 1};
+    int type = a->dtype == ATTNGEN_F16 ? CU_TMAP_F16 : CU_TMAP_BF16;
+    memset(map, 0, TMAP_BYTES);
+    if (!a->data) return 0;
+    return cu->tensor_map(map, type, 4, a->data, a->dim, a->stride, box, step, CU_TMAP_NOT_INTERLEAVED, CU_TMAP_SWIZZLE_128B, CU_TMAP_PROMOTE_256B,
+                          CU_TMAP_FILL_ZEROS);
+}
+
+/* The driver looks the address up, so it wants a context. */
+attngen_status ag_driver_tmaps(Loaded *l, int device, int n, const TmapArgs *args, void *maps, Err *e) {
+    bool restore;
+    int dev = 0, r = 0;
+    attngen_status s = enter(l->driver, device, &restore, &dev, e);
+    if (s != ATTNGEN_OK) return s;
+    for (int i = 0; r == 0 && i < n; i++) r = encode(&l->driver->cu, &args[i], (char *)maps + i * TMAP_BYTES);
+    if (r != 0) s = cu_err(l->driver, r, "cuTensorMapEncodeTiled", e);
     if (restore) l->driver->cu.ctx_set(NULL);
     return s;
 }

@@ -45,23 +45,17 @@ static void comment_spec(Emit *e) {
 }
 
 static void comment_field(Emit *e, int i) {
-    const FieldInfo *f = &ag_field[i];
     int64_t v = e->k->sched->f[i].v;
-    if (f->kind != FIELD_ENUM) {
-        ag_put(e->out, "//   %-20s %s\n", f->path, f->kind == FIELD_BOOL ? v ? "true" : "false" : ag_fmt(e->k->arena, "%lld", (long long)v).s);
-        return;
-    }
-    const char *word = f->names;
-    for (int64_t n = 0; n < v; n++) word = strchr(word, ' ') + 1;
-    ag_put(e->out, "//   %-20s %.*s\n", f->path, (int)strcspn(word, " "), word);
+    Str word = ag_field[i].kind == FIELD_INT ? ag_fmt(e->k->arena, "%lld", (long long)v) : ag_field_word(&ag_field[i], v);
+    if (!ag_field_idle(e->k->sched, (FieldId)i)) ag_put(e->out, "//   %-26s %.*s\n", ag_field[i].path, STRF(word));
 }
 
 static void comment_schedule(Emit *e) {
     ag_put(e->out, "//\n// Schedule\n");
     for (int i = 0; i < F_COUNT; i++) comment_field(e, i);
-    ag_put(e->out, "//   %-20s", "grid.order");
+    ag_put(e->out, "//   %-26s", "grid.order");
     for (int i = 0; i < 3; i++) ag_put(e->out, " %s", e->k->sched->order[i] == AX_Q ? "m" : ag_axis_name[e->k->sched->order[i]]);
-    ag_put(e->out, "\n//   %-20s %.*s\n", "numerics class", STRF(e->k->numerics));
+    ag_put(e->out, "\n//   %-26s %.*s\n", "numerics class", STRF(e->k->numerics));
 }
 
 static void comment_shared(Emit *e) {
@@ -101,6 +95,7 @@ static void slot_line(Emit *e, const Slot *s) {
         if (s->dim == 0) ag_put(e->out, "    i64 ");
         ag_put(e->out, "%s_%s%s", t->name, dim[s->dim], s->dim + 1 < t->rank ? ", " : "; // strides, elements\n");
         break;
+    case SLOT_TMAP: ag_emit_line(e, "TMap %s_map;", e->k->tensor[e->k->tmap[s->index].tensor].name); break;
     case SLOT_SIZE:
         ag_emit_line(e, "int %s;%s", ag_size_name[s->index], s->index == SZ_OFF ? " // position of query row 0 minus that of key 0" : "");
         break;
@@ -129,21 +124,29 @@ static void shared_names(Emit *e) {
     }
 }
 
+static void row_names(Emit *e) {
+    const Kernel *k = e->k;
+    int rows = (int)k->sched->f[F_TILE_M].v / k->role[0].warps;
+    ag_emit_line(e, "const int warp_row = (int)threadIdx.x / 32 * %d; // each warp owns %d query rows", rows, rows);
+    ag_emit_line(
+        e, "const int lane_row = warp_row + (int)threadIdx.x %% 32 / 4, lane_col = (int)threadIdx.x %% 4 * 2; // of a fragment's first element\n");
+}
+
 static void kernel(Emit *e) {
     const Kernel *k = e->k;
-    const Role *role = &k->role[0];
     ag_emit_line(e, "constexpr int THREADS = %d;\n", k->threads);
     ag_emit_line(e, "extern \"C\" __global__ void __launch_bounds__(THREADS, %d) %.*s(const __grid_constant__ Args args) {", k->per_sm,
                  STRF(k->name));
     e->indent = 1;
-    ag_emit_line(e, "extern __shared__ __align__(128) u8 smem[];");
+    ag_emit_line(e, "extern __shared__ __align__(%d) u8 smem[];", k->nrole > 1 ? 1024 : 128);
     shared_names(e);
-    int rows = (int)k->sched->f[F_TILE_M].v / role->warps;
-    ag_emit_line(e, "const int warp_row = (int)threadIdx.x / 32 * %d; // each warp owns %d query rows", rows, rows);
-    ag_emit_line(
-        e, "const int lane_row = warp_row + (int)threadIdx.x %% 32 / 4, lane_col = (int)threadIdx.x %% 4 * 2; // of a fragment's first element\n");
+    if (k->nrole > 1) {
+        ag_emit_barriers(e);
+        ag_emit_roles(e);
+    }
+    row_names(e);
     e->indent = 0;
-    ag_emit_block(e, &role->body);
+    ag_emit_block(e, &k->role[0].body);
     ag_emit_line(e, "}");
 }
 
@@ -179,6 +182,7 @@ static void print_leaves(Emit *e, const Buf *body) {
         }
         p += len;
     }
+    if (!e->mma_sync) return;
     const Leaf *mma = ag_leaf_find(ag_fmt(e->k->arena, "mma_16816_%s", e->elem).s);
     if (mma) print_leaf(e->out, mma, done);
 }
@@ -195,6 +199,7 @@ void ag_emit(Buf *out, const Kernel *k) {
     comment_shared(&e);
     comment_launch(&e);
     if (!body.oom) print_leaves(&e, &body);
+    ag_emit_wgmma_leaves(&e);
     ag_putn(out, body.s, body.n);
     out->oom |= body.oom;
     ag_buf_free(&body);

@@ -11,7 +11,13 @@ typedef struct Emit {
     int loops;            /* how many are open */
     bool *declared;       /* per value: its variable has been printed */
     bool head[TEN_COUNT]; /* per tensor: the pointer to this block's batch and head has been printed */
-    const char *elem;     /* storage type: "bf16" or "f16" */
+    struct {
+        int value[4], n;
+    } group[4]; /* asynchronous mma in flight, oldest first: the registers of each group; the last one is open */
+    int ngroup;
+    bool mma_sync;          /* leaves of mma.sync are in use */
+    int wgmma_ss, wgmma_rs; /* N of the wgmma leaves in use, 0: none */
+    const char *elem;       /* storage type: "bf16" or "f16" */
 } Emit;
 
 /* How the leaves of an expression are written. */
@@ -33,4 +39,17 @@ void ag_emit_expr_with(const Emit *e, Buf *out, Ref r, const Names *names, const
 bool ag_reads_key(const Emit *e, Ref r, const char *const *shared); /* is the variable k still read, with what is shared? */
 void ag_emit_block(Emit *e, const Block *b);
 int ag_frag_mt(const Kernel *k, const Val *v); /* m16 tiles per warp */
+/* ---- emit_ins.c, for emit_sm90.c */
+const char *ag_emit_text(const Emit *e, Ref r);             /* uniform expression */
+const char *ag_emit_atom(const Emit *e, Ref r);             /* the same, in parentheses unless it is one word */
+const char *ag_emit_stage(const Emit *e, int v, Ref index); /* address of a stage of a shared value */
+void ag_emit_declare(Emit *e, int v);
+/* ---- emit_sm90.c: what only the wgmma path has */
+void ag_emit_tma(Emit *e, const Ins *i);
+void ag_emit_barrier(Emit *e, const Ins *i);   /* expect, wait_bar, arrive, warpgroup sync */
+void ag_emit_async_mma(Emit *e, const Ins *i); /* mma, mma_commit, mma_wait */
+void ag_emit_store_panels(Emit *e, const Ins *i);
+void ag_emit_barriers(Emit *e); /* names and first state of mbarriers */
+void ag_emit_roles(Emit *e);
+void ag_emit_wgmma_leaves(Emit *e);
 #endif

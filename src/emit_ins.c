@@ -11,7 +11,7 @@ static const char *name(const Emit *e, int i) { return val(e, i)->name.s; }
 static bool is_zero(const Emit *e, Ref r) { return ag_node_is_int(&e->k->nodes, r, 0); }
 
 /* Uniform expression as text in the arena. */
-static const char *text(const Emit *e, Ref r) {
+const char *ag_emit_text(const Emit *e, Ref r) {
     Buf b = {0};
     ag_emit_expr(e, &b, r);
     const char *s = ag_str_copy(e->k->arena, (Str){b.s ? b.s : "", (int)b.n}).s;
@@ -19,7 +19,7 @@ static const char *text(const Emit *e, Ref r) {
     return s;
 }
 static bool is_atom(const Emit *e, Ref r) { return ag_op[e->k->nodes.n[r].op].arity == 0; }
-static const char *atom(const Emit *e, Ref r) { return is_atom(e, r) ? text(e, r) : ag_fmt(e->k->arena, "(%s)", text(e, r)).s; }
+const char *ag_emit_atom(const Emit *e, Ref r) { return is_atom(e, r) ? ag_emit_text(e, r) : ag_fmt(e->k->arena, "(%s)", ag_emit_text(e, r)).s; }
 
 /* An expression per row or element. */
 static const char *expr(Emit *e, Ref r, const Names *n, const char *const *shared) {
@@ -31,9 +31,9 @@ static const char *expr(Emit *e, Ref r, const Names *n, const char *const *share
 }
 
 /* Address of a stage of a shared value. */
-static const char *stage(const Emit *e, int v, Ref index) {
+const char *ag_emit_stage(const Emit *e, int v, Ref index) {
     if (is_zero(e, index)) return name(e, v);
-    return ag_fmt(e->k->arena, "%s + %s * %s_BYTES", name(e, v), atom(e, index), name(e, v)).s;
+    return ag_fmt(e->k->arena, "%s + %s * %s_BYTES", name(e, v), ag_emit_atom(e, index), name(e, v)).s;
 }
 
 /* ---- declarations: variables before the instruction that first writes them, in its block; pointers before the first top-level instruction that needs them */
@@ -49,7 +49,7 @@ static void declare_as(Emit *e, int v, const char *init) {
     else
         ag_emit_line(e, "u32 %s[%d][%d][4]%s;", x->name.s, mt, x->cols / 16, init);
 }
-static void declare(Emit *e, int v) { declare_as(e, v, ""); }
+void ag_emit_declare(Emit *e, int v) { declare_as(e, v, ""); }
 
 static void head_pointer(Emit *e, int tensor, Ref batch, Ref head) {
     if (e->head[tensor]) return;
@@ -59,10 +59,10 @@ static void head_pointer(Emit *e, int tensor, Ref batch, Ref head) {
                  t->type == DT_F32 ? "float "
                  : t->output       ? "u16 "
                                    : "const u16 ",
-                 t->name, t->name, atom(e, batch), t->name, atom(e, head), t->name);
+                 t->name, t->name, ag_emit_atom(e, batch), t->name, ag_emit_atom(e, head), t->name);
 }
 static void head_pointers(Emit *e, const Ins *i) {
-    if (i->op == TI_COPY) head_pointer(e, i->a, i->e[3], i->e[4]);
+    if (i->op == TI_COPY && i->bar < 0) head_pointer(e, i->a, i->e[3], i->e[4]);
     if (i->op == TI_STORE) head_pointer(e, i->n, i->e[2], i->e[3]);
     for (const Ins *x = i->body.first; x; x = x->next) head_pointers(e, x);
 }
@@ -73,35 +73,44 @@ static const char *const c_type[] = {"", "bool", "int", "float"};
 static bool heads_stage(const char *note) { return note && note[0] == '-'; }
 static void emit_let(Emit *e, const Ins *i) {
     bool behind = i->note && !heads_stage(i->note);
-    ag_emit_line(e, "const %s %s = %s;%s%s", c_type[val(e, i->dst)->scalar], name(e, i->dst), text(e, i->e[0]), behind ? " // " : "",
+    ag_emit_line(e, "const %s %s = %s;%s%s", c_type[val(e, i->dst)->scalar], name(e, i->dst), ag_emit_text(e, i->e[0]), behind ? " // " : "",
                  behind ? i->note : "");
 }
+
+/* A block in braces: what it declares is gone after it. */
+static void emit_scope(Emit *e, const Block *b) {
+    bool *outer = e->declared;
+    e->declared = NEWN(e->k->arena, bool, (size_t)e->k->nval);
+    memcpy(e->declared, outer, sizeof(bool) * (size_t)e->k->nval);
+    ag_emit_block(e, b);
+    e->declared = outer;
+}
+
+/* Kernels of one role keep the test at the loop's head, see the leaf; with wgmma it gains nothing. */
+static const char *at_head(const Emit *e) { return e->k->nrole == 1 ? "AT_HEAD" : ""; }
 
 static void emit_loop(Emit *e, const Ins *i) {
     const char *j = name(e, i->dst);
     if (i->n < 0)
-        ag_emit_line(e, "ROLLED for (int %s = %s - 1; AT_HEAD(%s >= %s); %s--) {", j, text(e, i->e[0]), j, text(e, i->e[1]), j);
+        ag_emit_line(e, "ROLLED for (int %s = %s - 1; %s(%s >= %s); %s--) {", j, ag_emit_text(e, i->e[0]), at_head(e), j, ag_emit_text(e, i->e[1]),
+                     j);
     else
-        ag_emit_line(e, "ROLLED for (int %s = %s; AT_HEAD(%s < %s); %s++) {", j, text(e, i->e[0]), j, text(e, i->e[1]), j);
-    bool *outer = e->declared; /* what a step declares is gone after it */
-    e->declared = NEWN(e->k->arena, bool, (size_t)e->k->nval);
-    memcpy(e->declared, outer, sizeof(bool) * (size_t)e->k->nval);
+        ag_emit_line(e, "ROLLED for (int %s = %s; %s(%s < %s); %s++) {", j, ag_emit_text(e, i->e[0]), at_head(e), j, ag_emit_text(e, i->e[1]), j);
     e->loops++;
-    ag_emit_block(e, &i->body);
+    emit_scope(e, &i->body);
     e->loops--;
-    e->declared = outer;
     ag_emit_line(e, "}");
 }
 
 static void emit_if(Emit *e, const Ins *i) {
-    ag_emit_line(e, "if (%s) {", text(e, i->e[0]));
-    ag_emit_block(e, &i->body);
+    ag_emit_line(e, "if (%s) {", ag_emit_text(e, i->e[0]));
+    emit_scope(e, &i->body);
     ag_emit_line(e, "}");
 }
 
 static void emit_fill(Emit *e, const Ins *i) {
     const Val *v = val(e, i->dst);
-    const char *x = text(e, i->e[0]);
+    const char *x = ag_emit_text(e, i->e[0]);
     bool clear = ag_node_is_float(&e->k->nodes, i->e[0], 0) && !e->declared[i->dst];
     declare_as(e, i->dst, clear ? " = {}" : "");
     if (clear) return;
@@ -122,33 +131,39 @@ static void emit_any(Emit *e, const Ins *i) {
     ag_emit_line(e, "bool any%d = false;", i->e[0]);
     ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", mt);
     e->indent++;
-    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q)) ag_emit_line(e, "const int q = %s + lane_row + mi * 16 + r * 8;", text(e, i->e[1]));
+    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q)) ag_emit_line(e, "const int q = %s + lane_row + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]));
     ag_emit_shared(e, i->e[0], &n, shared, SHARE_ELEMENT);
     ag_emit_line(e, "any%d |= %s;", i->e[0], expr(e, i->e[0], &n, shared));
     e->indent--;
     ag_emit_line(e, "}");
     ag_emit_line(e, "if (__any_sync(~0u, any%d)) {", i->e[0]);
-    ag_emit_block(e, &i->body);
+    emit_scope(e, &i->body);
     ag_emit_line(e, "}");
 }
 
 static void emit_copy(Emit *e, const Ins *i) {
     const Val *v = val(e, i->dst);
     const KernelTensor *t = &e->k->tensor[i->a];
-    const char *row = atom(e, i->e[1]);
+    const char *row = ag_emit_atom(e, i->e[1]);
     ag_emit_line(e, "copy_tile<%d, %d, THREADS%s>(%s, %s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s - %s, args.vec & %d);", v->rows,
-                 t->cols, e->loops ? "" : ", 4", stage(e, i->dst, i->e[0]), t->name, row, t->name, t->name, t->name, text(e, i->e[2]), row,
-                 1 << i->a);
+                 t->cols, e->loops ? "" : ", 4", ag_emit_stage(e, i->dst, i->e[0]), t->name, row, t->name, t->name, t->name, ag_emit_text(e, i->e[2]),
+                 row, 1 << i->a);
 }
 
 static void emit_load(Emit *e, const Ins *i) {
     const Val *s = val(e, i->a);
-    declare(e, i->dst);
-    ag_emit_line(e, "load_a<%d>(%s, %s + warp_row * %d);", s->cols, name(e, i->dst), stage(e, i->a, i->e[0]), s->cols * 2);
+    ag_emit_declare(e, i->dst);
+    ag_emit_line(e, "load_a<%d>(%s, %s + warp_row * %d);", s->cols, name(e, i->dst), ag_emit_stage(e, i->a, i->e[0]), s->cols * 2);
 }
 
 static void emit_mma(Emit *e, const Ins *i) {
-    const Val *a = val(e, i->a), *b = val(e, i->b);
+    const Val *d = val(e, i->dst), *a = val(e, i->a), *b = val(e, i->b);
+    e->mma_sync = true;
+    if (a->panels) { /* one warp by itself, beside the asynchronous ones */
+        ag_emit_line(e, "mma_panels<%s, %d, %d>(%s, %s, warp_row, %s);", e->elem, a->rows, a->cols, d->name.s, ag_emit_stage(e, i->a, i->e[1]),
+                     ag_emit_stage(e, i->b, i->e[0]));
+        return;
+    }
     if (i->zero) {
         Ins clear = {.op = TI_FILL, .dst = i->dst, .e = {ag_node_float((Nodes *)&e->k->nodes, 0)}};
         emit_fill(e, &clear);
@@ -156,8 +171,8 @@ static void emit_mma(Emit *e, const Ins *i) {
     bool from_shared = a->space == SPACE_SHARED;
     assert(i->trans || !from_shared);
     ag_emit_line(e, "mma_%s_%s<%s, %d>(%s, %s%s, %s);", from_shared ? "ss" : "rs", i->trans ? "nt" : "nn", e->elem, b->cols, name(e, i->dst),
-                 from_shared ? stage(e, i->a, i->e[1]) : name(e, i->a), from_shared ? ag_fmt(e->k->arena, " + warp_row * %d", a->cols * 2).s : "",
-                 stage(e, i->b, i->e[0]));
+                 from_shared ? ag_emit_stage(e, i->a, i->e[1]) : name(e, i->a),
+                 from_shared ? ag_fmt(e->k->arena, " + warp_row * %d", a->cols * 2).s : "", ag_emit_stage(e, i->b, i->e[0]));
 }
 
 /* ---- maps: rows (mi, r) outside, then columns (ni, e); what is the same for a whole row is computed outside */
@@ -170,8 +185,9 @@ static Buf captured(Emit *e, const Ins *i, const Names *n, const char **shared, 
     return b;
 }
 static void row_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
-    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q)) ag_emit_line(e, "const int q = %s + lane_row + mi * 16 + r * 8;", text(e, i->e[1]));
-    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_K)) ag_emit_line(e, "const int k0 = %s + lane_col; // the lane's first key", text(e, i->e[2]));
+    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q)) ag_emit_line(e, "const int q = %s + lane_row + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]));
+    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_K))
+        ag_emit_line(e, "const int k0 = %s + lane_col; // the lane's first key", ag_emit_text(e, i->e[2]));
     ag_emit_shared(e, i->e[0], n, shared, SHARE_ROW);
 }
 static void element_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
@@ -261,7 +277,7 @@ static void map_operand(Emit *e, const Ins *i) {
 }
 
 static void emit_map(Emit *e, const Ins *i) {
-    declare(e, i->dst);
+    ag_emit_declare(e, i->dst);
     if (val(e, i->dst)->layout == LAYOUT_A)
         map_operand(e, i);
     else
@@ -271,7 +287,7 @@ static void emit_map(Emit *e, const Ins *i) {
 static void emit_reduce(Emit *e, const Ins *i) {
     const Val *a = val(e, i->a), *v = val(e, i->dst);
     bool max = i->reduce == OP_RMAX;
-    declare(e, i->dst);
+    ag_emit_declare(e, i->dst);
     ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", ag_frag_mt(e->k, v));
     e->indent++;
     if (i->b >= 0)
@@ -289,7 +305,7 @@ static void emit_reduce(Emit *e, const Ins *i) {
 }
 
 static void emit_total(Emit *e, const Ins *i) {
-    declare(e, i->dst);
+    ag_emit_declare(e, i->dst);
     ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) %s[mi][r] = quad_sum(%s[mi][r]);",
                  ag_frag_mt(e->k, val(e, i->dst)), name(e, i->dst), name(e, i->a));
 }
@@ -297,7 +313,7 @@ static void emit_total(Emit *e, const Ins *i) {
 static void emit_store(Emit *e, const Ins *i) {
     const KernelTensor *t = &e->k->tensor[i->n];
     const Val *v = val(e, i->a);
-    const char *row = atom(e, i->e[0]), *n = t->name, *rows = text(e, i->e[1]);
+    const char *row = ag_emit_atom(e, i->e[0]), *n = t->name, *rows = ag_emit_text(e, i->e[1]);
     if (i->b >= 0) {
         ag_emit_line(e, "stage_c<%s, %d>(%s + warp_row * %d, %s);", e->elem, v->cols, name(e, i->b), v->cols * 2, name(e, i->a));
         ag_emit_line(e, "__syncthreads();");
@@ -309,12 +325,12 @@ static void emit_store(Emit *e, const Ins *i) {
 }
 
 static void emit_store_row(Emit *e, const Ins *i) {
-    const char *n = e->k->tensor[i->n].name, *row = atom(e, i->e[0]);
+    const char *n = e->k->tensor[i->n].name, *row = ag_emit_atom(e, i->e[0]);
     ag_emit_line(e, "if (args.%s && threadIdx.x %% 4 == 0)", n);
     ag_emit_line(e, "    UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", ag_frag_mt(e->k, val(e, i->a)));
     ag_emit_line(e, "        const int row = %s + lane_row + mi * 16 + r * 8;", row);
-    ag_emit_line(e, "        if (row < %s) args.%s[%s * args.%s_b + %s * args.%s_h + row * args.%s_s] = %s[mi][r];", text(e, i->e[1]), n,
-                 atom(e, i->e[2]), n, atom(e, i->e[3]), n, n, name(e, i->a));
+    ag_emit_line(e, "        if (row < %s) args.%s[%s * args.%s_b + %s * args.%s_h + row * args.%s_s] = %s[mi][r];", ag_emit_text(e, i->e[1]), n,
+                 ag_emit_atom(e, i->e[2]), n, ag_emit_atom(e, i->e[3]), n, n, name(e, i->a));
     ag_emit_line(e, "    }");
 }
 
@@ -326,16 +342,41 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_IF: emit_if(e, i); break;
     case TI_ANY: emit_any(e, i); break;
     case TI_FILL: emit_fill(e, i); break;
-    case TI_COPY: emit_copy(e, i); break;
+    case TI_COPY:
+        if (i->bar >= 0)
+            ag_emit_tma(e, i);
+        else
+            emit_copy(e, i);
+        break;
     case TI_COMMIT: ag_emit_line(e, "cp_async_commit();"); break;
     case TI_WAIT: ag_emit_line(e, "cp_async_wait<%d>();", i->n); break;
-    case TI_SYNC: ag_emit_line(e, "__syncthreads();"); break;
+    case TI_SYNC:
+        if (e->k->barrier[i->n].kind == BARRIER_BLOCK)
+            ag_emit_line(e, "__syncthreads();");
+        else
+            ag_emit_barrier(e, i);
+        break;
+    case TI_EXPECT:
+    case TI_WAIT_BAR:
+    case TI_ARRIVE: ag_emit_barrier(e, i); break;
+    case TI_MMA_COMMIT:
+    case TI_MMA_WAIT: ag_emit_async_mma(e, i); break;
     case TI_LOAD: emit_load(e, i); break;
-    case TI_MMA: emit_mma(e, i); break;
+    case TI_MMA:
+        if (i->async)
+            ag_emit_async_mma(e, i);
+        else
+            emit_mma(e, i);
+        break;
     case TI_MAP: emit_map(e, i); break;
     case TI_REDUCE: emit_reduce(e, i); break;
     case TI_TOTAL: emit_total(e, i); break;
-    case TI_STORE: emit_store(e, i); break;
+    case TI_STORE:
+        if (i->b >= 0 && e->k->val[i->b].panels)
+            ag_emit_store_panels(e, i);
+        else
+            emit_store(e, i);
+        break;
     case TI_STORE_ROW: emit_store_row(e, i); break;
     }
 }

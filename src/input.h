@@ -102,7 +102,7 @@ typedef struct Target {
     int shared_max;   /* bytes per block, opt-in */
     int shared_sm;    /* bytes per SM; each resident block costs 1 KB more than it asks for */
     int regs_sm, regs_thread, threads_block, threads_sm, blocks_sm;
-    bool has_cp_async, has_mma_bf16;
+    bool has_cp_async, has_mma_bf16, has_wgmma;
 } Target;
 const Target *ag_target_find(const char *name); /* NULL if unknown */
 const Target *ag_target_at(size_t index);       /* NULL past the end */
@@ -135,6 +135,8 @@ typedef struct FieldInfo {
     const char *names, *doc; /* names: values of an enum, separated by blanks */
 } FieldInfo;
 extern const FieldInfo ag_field[F_COUNT];
+typedef enum Family { FAMILY_MMA_SYNC, FAMILY_WGMMA } Family; /* values of F_MMA_FAMILY */
+Str ag_field_word(const FieldInfo *info, int64_t v);          /* value v of an enum or a bool as it is written */
 
 typedef struct Schedule {
     Str name, notes;
@@ -146,13 +148,16 @@ typedef struct Schedule {
     int order[3]; /* grid.order, fastest first: AX_Q (written m), AX_H, AX_B */
     Span order_span;
 } Schedule;
+/* Why a field has no effect with the schedule's mma.family, in words; NULL if it has. */
+const char *ag_field_idle(const Schedule *s, FieldId id);
 /* Reads and checks one file against its table.  NULL after errors. */
 Schedule *ag_schedule_read(Diag *d, uint16_t file);
 /* ---- schedule_close.c
  * Closes every `auto` for this spec and target and checks that the schedule applies to them (arch, head dim). */
 void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t);
-void ag_schedule_print(Buf *out,
-                       const Schedule *s); /* schedule_print.c: closed form: YAML that reads back, a comment per field saying who decided it */
+void ag_schedule_print(
+    Buf *out, const Schedule
+                  *s); /* schedule_print.c: closed form: YAML that reads back, the fields with an effect, a comment per field saying who decided it */
 /* Name of the shipped schedule for this spec and target, NULL if there is none: of those whose target.arch has the target and whose
  * applies_to.head_dim has max(D, Dv), the first by name. */
 const char *ag_schedule_default(const Spec *spec, const Target *t);

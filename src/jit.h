@@ -33,6 +33,7 @@ typedef enum SlotKind {
     SLOT_SIZE,    /* int32: size `index` (SZ_*) */
     SLOT_FLOAT,   /* float: scalar parameter `index` */
     SLOT_INT,     /* int32: scalar parameter `index` */
+    SLOT_TMAP,    /* 128 bytes, 64-byte aligned: tensor map `index` of the program (TmapMeta) */
     SLOT_VEC      /* int32: bit i set if tensor i can be moved by 16-byte pieces (base, strides and extent allow it) */
 } SlotKind;
 /* One field of the kernel's argument struct. */
@@ -53,6 +54,12 @@ typedef struct ScalarMeta {
     uint8_t pad[5];
     double deflt;
 } ScalarMeta;
+/* How a kernel reads a tensor by TMA: a 4-D map (d, s, h, b), box 64 x box_rows x 1 x 1, 128-byte swizzle; elements past the extents read as 0. */
+typedef struct TmapMeta {
+    uint8_t tensor, pad;
+    uint16_t box_rows;
+} TmapMeta;
+enum { META_TMAPS = 4, TMAP_BYTES = 128 };
 typedef struct KernelMeta {
     char name[META_NAME]; /* extern "C" symbol */
     uint32_t threads, shared_bytes, param_bytes, nslot;
@@ -66,6 +73,8 @@ typedef struct ProgramMeta {
     char spec[META_NAME], arch[16];
     int32_t D, Dv, dtype;
     Formula workspace; /* bytes */
+    uint32_t ntmap, pad;
+    TmapMeta tmap[META_TMAPS];
     TensorMeta tensor[META_TENSORS];
     ScalarMeta scalar[META_SCALARS];
     KernelMeta kernel[META_KERNELS];
@@ -152,6 +161,14 @@ void ag_driver_unload(Loaded *l);
 /* Enqueues kernel `index` in the current context, or in the primary one of `device` if none is current; params: its argument struct of param_bytes.
  * blocks 0: nothing is launched.  Allocates nothing, takes no lock, does not synchronise. */
 attngen_status ag_driver_launch(Loaded *l, int device, int index, uint32_t blocks, const void *params, void *stream, Err *e);
+/* A tensor map before the driver encodes it (the rest is the same for all, see TmapMeta).  No padding: compared as bytes. */
+typedef struct TmapArgs {
+    void *data;                 /* NULL: nothing is read through this map, which is then all zeros */
+    uint64_t dim[4], stride[3]; /* d s h b, in elements; s h b, in bytes */
+    uint32_t box_rows, dtype;   /* dtype: ATTNGEN_F16 or ATTNGEN_BF16 */
+} TmapArgs;
+/* Encodes n of them, TMAP_BYTES each, 64-byte aligned.  Context and costs as of ag_driver_launch.  m->ntmap of l must not be 0. */
+attngen_status ag_driver_tmaps(Loaded *l, int device, int n, const TmapArgs *args, void *maps, Err *e);
 
 /* ---- launch.c: arguments -> argument struct -> launch */
 typedef struct BoundArgs {
@@ -168,9 +185,12 @@ attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *sizes, Err *e
 /* Resolves names, checks what can be checked (missing q k v o, null data, strides of outputs that overlap, scale > 0), decides `vec`.
  * sizes: checked before by ag_sizes_check. */
 attngen_status ag_args_bind(BoundArgs *out, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e);
-/* Launches every kernel of b->meta, which is that of l, in order on `stream`. */
+/* ATTNGEN_E_UNSUPPORTED, and why, if a tensor that the program reads by TMA cannot be described by a tensor map. */
+attngen_status ag_args_mappable(const BoundArgs *b, Err *e);
+/* Launches every kernel of b->meta, which is that of l, in order on `stream`.  Tensor maps equal to those of this thread's last launch are reused. */
 attngen_status ag_launch(Loaded *l, const BoundArgs *b, int device, void *stream, Err *e);
-void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params); /* writes k->param_bytes */
-/* "q: element-wise loads, stride of d is 2; o: ..."; "" if every tensor of rank 4 goes by 16-byte pieces. */
+void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params); /* writes k->param_bytes; tensor maps are left zero */
+/* "q: element-wise loads, stride of d is 2; o: ..."; "" if every tensor of rank 4 goes by 16-byte pieces or by TMA.  For one that ag_args_mappable
+ * refuses, what that says. */
 void ag_args_explain(const BoundArgs *b, char *buf, size_t n);
 #endif

@@ -56,6 +56,8 @@ void ag_program_meta(ProgramMeta *out, const Kernel *k) {
         m->dim[2] = (uint8_t)t->rows;
         m->dim[3] = i == TEN_V || i == TEN_O ? SZ_DV : SZ_D;
     }
+    out->ntmap = (uint32_t)k->ntmap;
+    memcpy(out->tmap, k->tmap, (size_t)k->ntmap * sizeof *k->tmap);
     for (int i = 0; i < k->spec->nparam; i++) {
         const Param *p = &k->spec->param[i];
         ScalarMeta *m = &out->scalar[i];

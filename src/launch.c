@@ -243,6 +243,96 @@ attngen_status ag_args_bind(BoundArgs *b, const ProgramMeta *m, const int64_t *s
     return s;
 }
 
+/* ---- tensor maps */
+
+static bool is_mapped(const ProgramMeta *m, int i) {
+    for (uint32_t k = 0; k < m->ntmap; k++) {
+        if (m->tmap[k].tensor == i) return true;
+    }
+    return false;
+}
+
+/* Whether the kernel reads through its maps: not if one of the mapped tensors has no elements, since there is no query then, or no key. */
+static bool is_read(const BoundArgs *b, int i) {
+    for (uint32_t k = 0; k < b->meta->ntmap; k++) {
+        if (is_empty(b, &b->meta->tensor[b->meta->tmap[k].tensor])) return false;
+    }
+    return b->data[i] != NULL;
+}
+
+/* Whether no tensor map describes tensor i, and why.  Extents need no check: they are below 2^32. */
+static bool has_no_map(const BoundArgs *b, int i, char *out, size_t n) {
+    static const char advice[] = "compile for sm_90 (attngen_options.arch) for such tensors";
+    const TensorMeta *t = &b->meta->tensor[i];
+    int last = t->rank - 1, per_piece = PIECE / t->elem_bytes, past = (int)((uintptr_t)b->data[i] % PIECE);
+    int64_t most = ((int64_t)1 << 40) / t->elem_bytes - per_piece;
+    if (!is_read(b, i)) return false;
+    if (past) {
+        snprintf(out, n, "%s: data is %d bytes past a multiple of %d, TMA takes 0: %s", t->name, past, PIECE, advice);
+        return true;
+    }
+    for (int dim = last; dim >= 0; dim--) {
+        int64_t s = b->stride[i][dim];
+        if (extent(b, t, dim) == 1 || (dim == last ? s == 1 : s > 0 && s <= most && s % per_piece == 0)) continue;
+        if (dim == last)
+            snprintf(out, n, "%s: stride of %c is %lld, TMA takes 1: %s", t->name, letter(t, dim), LL(s), advice);
+        else
+            snprintf(out, n, "%s: stride of %c is %lld, TMA takes multiples of %d from %d to %lld: %s", t->name, letter(t, dim), LL(s), per_piece,
+                     per_piece, LL(most), advice);
+        return true;
+    }
+    return false;
+}
+
+attngen_status ag_args_mappable(const BoundArgs *b, Err *e) {
+    char why[256];
+    for (uint32_t i = 0; i < b->meta->ntmap; i++) {
+        if (has_no_map(b, b->meta->tmap[i].tensor, why, sizeof why)) return ag_err(e, ATTNGEN_E_UNSUPPORTED, "%s", why);
+    }
+    return ATTNGEN_OK;
+}
+
+static void set_tmap(TmapArgs *out, const BoundArgs *b, const TmapMeta *m) {
+    int i = m->tensor;
+    const TensorMeta *t = &b->meta->tensor[i];
+    int64_t row = (extent(b, t, 3) * t->elem_bytes + PIECE - 1) / PIECE * PIECE; /* a legal stride for a dim of extent 1, where any is right */
+    if (!is_read(b, i)) return;
+    out->data = b->data[i];
+    out->box_rows = m->box_rows;
+    out->dtype = (uint32_t)b->meta->dtype;
+    for (int k = 0; k < 4; k++) out->dim[k] = (uint64_t)extent(b, t, 3 - k);
+    for (int k = 0; k < 3; k++) out->stride[k] = (uint64_t)(out->dim[k + 1] > 1 ? b->stride[i][2 - k] * t->elem_bytes : row);
+}
+
+/* The maps of this thread's last launch; at first and after a failure none, which are zeros. */
+static _Thread_local struct {
+    TmapArgs args[META_TMAPS];
+    _Alignas(64) char map[META_TMAPS][TMAP_BYTES];
+} last_maps;
+
+_Static_assert(sizeof(TmapArgs) == 72, "TmapArgs has padding: it is compared as bytes");
+
+/* Writes the maps into the argument struct of k. */
+static attngen_status pack_maps(Loaded *l, const BoundArgs *b, int device, const KernelMeta *k, char *params, Err *e) {
+    TmapArgs args[META_TMAPS] = {0};
+    attngen_status s = ag_args_mappable(b, e);
+    if (s != ATTNGEN_OK) return s;
+    for (uint32_t i = 0; i < b->meta->ntmap; i++) set_tmap(&args[i], b, &b->meta->tmap[i]);
+    if (memcmp(args, last_maps.args, sizeof args)) {
+        s = ag_driver_tmaps(l, device, (int)b->meta->ntmap, args, last_maps.map, e);
+        if (s == ATTNGEN_OK)
+            memcpy(last_maps.args, args, sizeof args);
+        else
+            memset(&last_maps, 0, sizeof last_maps);
+    }
+    for (uint32_t i = 0; s == ATTNGEN_OK && i < k->nslot; i++) {
+        if (k->slot[i].kind == SLOT_TMAP) memcpy(params + k->slot[i].offset, last_maps.map[k->slot[i].index], TMAP_BYTES);
+    }
+    return s;
+}
+
+/* ---- notes */
+
 static void explain_tensor(const BoundArgs *b, int i, char *out, size_t n) {
     const TensorMeta *t = &b->meta->tensor[i];
     const char *what = t->output ? "stores" : "loads";
@@ -250,6 +340,10 @@ static void explain_tensor(const BoundArgs *b, int i, char *out, size_t n) {
     long long stride, ext;
     Reason why = why_not(b, i, &dim);
     out[0] = 0;
+    if (is_mapped(b->meta, i)) {
+        has_no_map(b, i, out, n);
+        return;
+    }
     if (why == MOVES_IN_PIECES) return;
     stride = LL(b->stride[i][dim]);
     ext = LL(extent(b, t, dim));
@@ -292,20 +386,22 @@ void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params) {
         case SLOT_SIZE: i32 = (int32_t)b->size[s->index], memcpy(at, &i32, sizeof i32); break;
         case SLOT_FLOAT: f32 = (float)b->scalar[s->index], memcpy(at, &f32, sizeof f32); break;
         case SLOT_INT: i32 = (int32_t)b->scalar[s->index], memcpy(at, &i32, sizeof i32); break;
+        case SLOT_TMAP: break;
         case SLOT_VEC: memcpy(at, &b->vec, sizeof b->vec); break;
         }
     }
 }
 
 attngen_status ag_launch(Loaded *l, const BoundArgs *b, int device, void *stream, Err *e) {
-    _Alignas(16) char params[META_PARAM_BYTES];
+    _Alignas(64) char params[META_PARAM_BYTES];
     attngen_status s = ATTNGEN_OK;
     for (uint32_t i = 0; s == ATTNGEN_OK && i < b->meta->nkernel; i++) {
         const KernelMeta *k = &b->meta->kernel[i];
         int64_t blocks = ag_formula(&k->blocks, b->size);
         if (blocks <= 0) continue;
         ag_args_pack(b, k, params);
-        s = ag_driver_launch(l, device, (int)i, (uint32_t)blocks, params, stream, e);
+        if (b->meta->ntmap) s = pack_maps(l, b, device, k, params, e);
+        if (s == ATTNGEN_OK) s = ag_driver_launch(l, device, (int)i, (uint32_t)blocks, params, stream, e);
     }
     return s;
 }

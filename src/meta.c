@@ -60,15 +60,25 @@ static bool tensor_valid(const TensorMeta *t) {
     return ok;
 }
 
+/* TMA's boxes have at most 256 rows. */
+static bool tmap_valid(const ProgramMeta *m, const TmapMeta *t) {
+    bool ok = t->tensor < m->ntensor && t->box_rows >= 1 && t->box_rows <= 256 && (m->dtype == ATTNGEN_F16 || m->dtype == ATTNGEN_BF16);
+    return ok && m->tensor[t->tensor].rank == 4 && m->tensor[t->tensor].elem_bytes == 2;
+}
+
 static bool slot_valid(const ProgramMeta *m, const Slot *s, uint32_t param_bytes) {
-    static const uint8_t bytes[] = {[SLOT_POINTER] = 8, [SLOT_STRIDE] = 8, [SLOT_SIZE] = 4, [SLOT_FLOAT] = 4, [SLOT_INT] = 4, [SLOT_VEC] = 4};
-    if (s->kind >= LEN(bytes) || s->offset % bytes[s->kind] || (uint32_t)s->offset + bytes[s->kind] > param_bytes) return false;
+    static const struct {
+        uint8_t bytes, align;
+    } kind[] = {[SLOT_POINTER] = {8, 8}, [SLOT_STRIDE] = {8, 8}, [SLOT_SIZE] = {4, 4},          [SLOT_FLOAT] = {4, 4},
+                [SLOT_INT] = {4, 4},     [SLOT_VEC] = {4, 4},    [SLOT_TMAP] = {TMAP_BYTES, 64}};
+    if (s->kind >= LEN(kind) || s->offset % kind[s->kind].align || (uint32_t)s->offset + kind[s->kind].bytes > param_bytes) return false;
     switch (s->kind) {
     case SLOT_POINTER: return s->index < m->ntensor;
     case SLOT_STRIDE: return s->index < m->ntensor && s->dim < m->tensor[s->index].rank;
     case SLOT_SIZE: return s->index < SZ_COUNT;
     case SLOT_FLOAT: return s->index < m->nscalar && !m->scalar[s->index].is_int;
     case SLOT_INT: return s->index < m->nscalar && m->scalar[s->index].is_int;
+    case SLOT_TMAP: return s->index < m->ntmap;
     default: return true; /* SLOT_VEC */
     }
 }
@@ -82,9 +92,10 @@ static bool kernel_valid(const ProgramMeta *m, const KernelMeta *k) {
 
 bool ag_meta_valid(const ProgramMeta *m) {
     bool ok = m->nkernel >= 1 && m->nkernel <= META_KERNELS && m->ntensor <= META_TENSORS && m->nscalar <= META_SCALARS;
-    ok = ok && name_valid(m->spec, sizeof m->spec) && name_valid(m->arch, sizeof m->arch);
+    ok = ok && m->ntmap <= META_TMAPS && name_valid(m->spec, sizeof m->spec) && name_valid(m->arch, sizeof m->arch);
     for (uint32_t i = 0; ok && i < m->ntensor; i++) ok = tensor_valid(&m->tensor[i]);
     for (uint32_t i = 0; ok && i < m->nscalar; i++) ok = name_valid(m->scalar[i].name, sizeof m->scalar[i].name);
+    for (uint32_t i = 0; ok && i < m->ntmap; i++) ok = tmap_valid(m, &m->tmap[i]);
     for (uint32_t i = 0; ok && i < m->nkernel; i++) ok = kernel_valid(m, &m->kernel[i]);
     return ok;
 }

@@ -109,6 +109,7 @@ static double eval_float(Op op, double a, double b, double c) {
     case OP_MAX: return fmax(a, b);
     case OP_CLAMP: return fmin(fmax(a, b), c);
     case OP_FINITE: return a == -INFINITY ? 0 : a;
+    case OP_SEEN: return a == -INFINITY ? NAN : a;
     default: return NAN;
     }
 }

@@ -262,6 +262,10 @@ static void epilogue(Pipe *p, Ins *last_loop, bool staged) {
 void ag_pass_pipeline(Fn *fn) {
     Kernel *k = fn->kernel;
     const Schedule *s = fn->sched;
+    if (s->f[F_MMA_FAMILY].v == FAMILY_WGMMA) {
+        ag_specialise(fn);
+        return;
+    }
     Pipe p = {.k = k, .body = &k->role[0].body, .together = s->f[F_ACQUIRE].v == 1};
     k->barrier[k->nbarrier++] = (Barrier){.name = "all", .kind = BARRIER_BLOCK};
     Ins *first = NULL, *last = NULL;

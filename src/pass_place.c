@@ -4,7 +4,11 @@
 
 #include "compile.h"
 
-enum { ALIGN = 128, BLOCK_OVERHEAD = 1024 /* bytes that the machine takes per resident block */ };
+enum {
+    ALIGN = 128,
+    PANEL_ALIGN = 1024 /* of the 128-byte swizzle's pattern */,
+    BLOCK_OVERHEAD = 1024 /* bytes that the machine takes per resident block */
+};
 
 static int round_up(int x, int to) { return (x + to - 1) / to * to; }
 
@@ -21,7 +25,10 @@ static int swizzle_bits(int cols) {
     return bits;
 }
 
-static int bytes_of(const Val *v) { return round_up(v->rows * v->cols * ag_dtype_bytes(v->type), ALIGN); }
+static int bytes_of(const Val *v) {
+    int e = ag_dtype_bytes(v->type);
+    return v->panels ? round_up(v->rows * ag_panel_cols(v->cols) * e, PANEL_ALIGN) : round_up(v->rows * v->cols * e, ALIGN);
+}
 
 /* Places every shared value; returns the bytes used. */
 static int lay_out(Kernel *k) {
@@ -29,12 +36,18 @@ static int lay_out(Kernel *k) {
     for (int i = 0; i < k->nval; i++) {
         Val *v = &k->val[i];
         if (v->space != SPACE_SHARED) continue;
-        v->swizzle = swizzle_bits(v->cols);
+        v->swizzle = v->panels ? 3 : swizzle_bits(v->cols);
         v->bytes = bytes_of(v);
         v->offset = v->over >= 0 ? 0 : top;
         if (v->over < 0) top += v->bytes * v->stages;
         int end = v->offset + v->bytes * v->stages;
         most = end > most ? end : most;
+    }
+    for (int i = 0; i < k->nbarrier; i++) {
+        Barrier *b = &k->barrier[i];
+        if (b->kind != BARRIER_MBAR) continue;
+        b->offset = most;
+        most += 8 * b->stages;
     }
     return most;
 }
@@ -58,12 +71,20 @@ static int tensor_of(const Kernel *k, const Block *b, int v) {
     return tensor;
 }
 
+static bool is_wgmma(const Fields *f) { return f->v[F_MMA_FAMILY] == FAMILY_WGMMA; }
+
+static int copied_tensor(const Kernel *k, int v) {
+    int tensor = -1;
+    for (int r = 0; r < k->nrole && tensor < 0; r++) tensor = tensor_of(k, &k->role[r].body, v);
+    return tensor;
+}
+
 static int shared_need(const Kernel *k, const Fields *f) {
     int sum = 0, most = 0;
     for (int i = 0; i < k->nval; i++) {
         Val v = k->val[i];
         if (v.space != SPACE_SHARED) continue;
-        int tensor = tensor_of(k, &k->role[0].body, i);
+        int tensor = copied_tensor(k, i);
         bool keys = tensor >= 0 && k->tensor[tensor].rows == SZ_SK;
         v.rows = f->v[keys ? F_TILE_N : F_TILE_M];
         v.stages = !keys ? 1 : f->v[tensor == TEN_V ? F_V_STAGES : F_K_STAGES];
@@ -73,6 +94,7 @@ static int shared_need(const Kernel *k, const Fields *f) {
         else if (bytes > most)
             most = bytes;
     }
+    if (is_wgmma(f)) most = sum += 8 * (1 + 2 * (f->v[F_K_STAGES] + f->v[F_V_STAGES])); /* mbarriers: of Q, and a full and an empty one per stage */
     return sum > most ? sum : most;
 }
 
@@ -81,20 +103,22 @@ static int shared_limit(const Kernel *k, const Fields *f) {
     return share < k->target->shared_max ? share : k->target->shared_max;
 }
 
-/* What must be held at once, in 32-bit registers per thread. */
+/* What must be held at once, in 32-bit registers per thread: accumulators; operands that stay in registers (Q, or the weights beside the next scores). */
 typedef struct Held {
-    int scores, output, query;
+    int scores, output, operand;
 } Held;
 
 static Held held(const Kernel *k, const Fields *f) {
     int m = f->v[F_TILE_M], t = 32 * f->v[F_WARPS], d = round_up(k->spec->D, 16), dv = round_up(k->spec->Dv, 16);
+    if (is_wgmma(f)) return (Held){m * f->v[F_TILE_N] / t, m * dv / t, f->v[F_OVERLAP] ? m * f->v[F_TILE_N] / 2 / t : 0};
     return (Held){m * f->v[F_TILE_N] / t, m * dv / t, f->v[F_Q_OPERAND] == 1 ? m * d / 2 / t : 0};
 }
 static int register_need(const Kernel *k, const Fields *f) {
     Held h = held(k, f);
-    return h.scores + h.output + h.query;
+    return h.scores + h.output + h.operand;
 }
 static int register_limit(const Kernel *k, const Fields *f) {
+    if (is_wgmma(f)) return f->v[F_REGS_MATH];
     int limit = k->target->regs_sm / (32 * f->v[F_WARPS] * f->v[F_PER_SM]) / 8 * 8;
     return limit < k->target->regs_thread ? limit : k->target->regs_thread;
 }
@@ -126,8 +150,9 @@ static void suggest(const Kernel *k, Span at) {
         FieldId id;
         int to;
     } way[] = {{F_K_STAGES, stages}, {F_V_STAGES, stages}, {F_TILE_N, 16}, {F_TILE_M, 16}, {F_WARPS, ag_field[F_WARPS].max}, {F_PER_SM, 1}};
+    int ways = k->sched->f[F_MMA_FAMILY].v == FAMILY_WGMMA ? 3 : LEN(way); /* the others follow from the roles there */
     bool any = false;
-    for (int i = 0; i < LEN(way); i++) {
+    for (int i = 0; i < ways; i++) {
         int v = nearest(k, way[i].id, way[i].to);
         if (v) ag_note(k->d, span_of(k, way[i].id), "nearest legal: %s: %d", ag_field[way[i].id].path, v);
         any |= v != 0;
@@ -153,7 +178,9 @@ static Str shared_sum(const Kernel *k) {
         sum = ag_fmt(k->arena, "%s%s%.*s %d x %d x %d x %d", sum.s, sum.n ? " + " : "", STRF(v->name), v->stages, v->rows, v->cols,
                      ag_dtype_bytes(v->type));
     }
-    return sum;
+    int mbarriers = 0;
+    for (int i = 0; i < k->nbarrier; i++) mbarriers += k->barrier[i].kind == BARRIER_MBAR ? k->barrier[i].stages : 0;
+    return mbarriers ? ag_fmt(k->arena, "%s + %d mbarriers x 8", sum.s, mbarriers) : sum;
 }
 
 static bool check_shared(const Kernel *k, const Fields *f, Span at) {
@@ -166,13 +193,19 @@ static bool check_shared(const Kernel *k, const Fields *f, Span at) {
 }
 
 static bool check_registers(const Kernel *k, const Fields *f, Span at) {
-    int need = register_need(k, f), limit = register_limit(k, f), m = f->v[F_TILE_M], t = k->threads;
+    int need = register_need(k, f), limit = register_limit(k, f), m = f->v[F_TILE_M], t = 32 * f->v[F_WARPS], n = f->v[F_TILE_N];
     if (need <= limit) return true;
     Held h = held(k, f);
     int d = round_up(k->spec->D, 16), dv = round_up(k->spec->Dv, 16);
     ag_unsupported(k->d, at, "the fragments need %d registers per thread, at most %d are there", need, limit);
-    ag_note(k->d, at, "scores m*n/threads = %d*%d/%d = %d, output m*Dv/threads = %d*%d/%d = %d%s", m, f->v[F_TILE_N], t, h.scores, m, dv, t, h.output,
-            h.query ? ag_fmt(k->arena, ", Q m*D/(2*threads) = %d*%d/%d = %d", m, d, 2 * t, h.query).s : "");
+    const char *operand = !h.operand    ? ""
+                          : is_wgmma(f) ? ag_fmt(k->arena, ", weights m*n/(2*threads) = %d*%d/%d = %d", m, n, 2 * t, h.operand).s
+                                        : ag_fmt(k->arena, ", Q m*D/(2*threads) = %d*%d/%d = %d", m, d, 2 * t, h.operand).s;
+    ag_note(k->d, at, "scores m*n/threads = %d*%d/%d = %d, output m*Dv/threads = %d*%d/%d = %d%s", m, n, t, h.scores, m, dv, t, h.output, operand);
+    if (is_wgmma(f)) {
+        ag_note(k->d, span_of(k, F_REGS_MATH), "roles.consumer.regs is %d; threads are those that compute", limit);
+        return false;
+    }
     ag_note(k->d, at, "%s has %d per thread, and %d / (threads * blocks per SM) = %d / (%d * %d) = %d, in eights", k->target->name,
             k->target->regs_thread, k->target->regs_sm, k->target->regs_sm, t, k->per_sm, k->target->regs_sm / (t * k->per_sm));
     return false;
@@ -210,18 +243,33 @@ static void mark_params(const Kernel *k, const Block *b, bool *used) {
     }
 }
 
+/* A tensor map for every tensor that is copied by TMA; it needs neither pointer nor strides then. */
+static void place_maps(Kernel *k, const Block *b, bool *mapped) {
+    for (const Ins *i = b->first; i; i = i->next) {
+        place_maps(k, &i->body, mapped);
+        if (i->op != TI_COPY || i->bar < 0 || mapped[i->a]) continue;
+        mapped[i->a] = true;
+        k->param_bytes = round_up(k->param_bytes, 64);
+        k->tmap[k->ntmap] = (TmapMeta){.tensor = (uint8_t)i->a, .box_rows = (uint16_t)k->val[i->dst].rows};
+        slot(k, SLOT_TMAP, k->ntmap++, 0, 64);
+        k->param_bytes += 64;
+    }
+}
+
 static void place_arguments(Kernel *k) {
+    bool mapped[TEN_COUNT] = {false};
+    for (int r = 0; r < k->nrole; r++) place_maps(k, &k->role[r].body, mapped);
     for (int t = 0; t < TEN_COUNT; t++)
-        if (k->tensor[t].used) slot(k, SLOT_POINTER, t, 0, 8);
+        if (k->tensor[t].used && !mapped[t]) slot(k, SLOT_POINTER, t, 0, 8);
     for (int t = 0; t < TEN_COUNT; t++)
-        for (int x = 0; k->tensor[t].used && x < k->tensor[t].rank; x++) slot(k, SLOT_STRIDE, t, x, 8);
+        for (int x = 0; k->tensor[t].used && !mapped[t] && x < k->tensor[t].rank; x++) slot(k, SLOT_STRIDE, t, x, 8);
     for (int s = SZ_B; s <= SZ_OFF; s++) slot(k, SLOT_SIZE, s, 0, 4);
     slot(k, SLOT_VEC, 0, 0, 4);
     bool used[HOST_SCALARS] = {false};
     for (int r = 0; r < k->nrole; r++) mark_params(k, &k->role[r].body, used);
     for (int i = 0; i < k->spec->nparam; i++)
         if (used[i]) slot(k, k->spec->param[i].type == T_FLOAT ? SLOT_FLOAT : SLOT_INT, i, 0, 4);
-    k->param_bytes = round_up(k->param_bytes, 8);
+    k->param_bytes = round_up(k->param_bytes, k->ntmap ? 64 : 8);
 }
 
 /* Shared-memory map, arguments, limits        needs pipelined   makes placed */

@@ -118,24 +118,6 @@ static void flag(Split *s) {
     make_flagged(k, &s->loop->body, masked);
 }
 
-/* ---- scalars that nothing reads */
-static bool reads_val(const Kernel *k, const Block *b, int v) {
-    for (const Ins *i = b->first; i; i = i->next) {
-        for (int e = 0; e < LEN(i->e); e++)
-            if (i->e[e] && ag_expr_uses(k, i->e[e], OP_VAL, v)) return true;
-        if (reads_val(k, &i->body, v)) return true;
-    }
-    return false;
-}
-static void remove_dead_lets(Kernel *k) {
-    Block *b = &k->role[0].body;
-    for (Ins *i = b->last, *prev; i; i = prev) { /* readers stand behind */
-        prev = i->prev;
-        bool bound = i->op == TI_LET && (ag_kval(k, i->dst) == k->lo || ag_kval(k, i->dst) == k->hi); /* pipeline asks for them */
-        if (i->op == TI_LET && !bound && !reads_val(k, b, i->dst)) ag_block_remove(b, i);
-    }
-}
-
 /* Tells masked from plain steps        needs tiled   makes split */
 void ag_pass_split(Fn *fn) {
     Kernel *k = fn->kernel;
@@ -146,5 +128,5 @@ void ag_pass_split(Fn *fn) {
     if (!k->never_clear) plain_tiles(&s, (int)fn->sched->f[F_TILE_N].v);
     if (!k->never_clear && fn->sched->f[F_LOOP_FORM].v == 0) peel(&s);
     if (!k->never_clear && fn->sched->f[F_LOOP_FORM].v == 1) flag(&s);
-    remove_dead_lets(k);
+    ag_remove_dead_lets(k, &k->role[0].body);
 }

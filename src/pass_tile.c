@@ -448,7 +448,11 @@ void ag_pass_tile(Fn *fn) {
     k->role[0] = (Role){.name = "all", .warps = (int)tile_field(k, F_WARPS)};
     k->threads = 32 * k->role[0].warps;
     k->per_sm = (int)tile_field(k, F_PER_SM);
-    k->numerics = ag_fmt(fn->d->arena, "f32acc-ex2-n%d%s", (int)tile_field(k, F_TILE_N), tile_field(k, F_RESCALE) == 1 ? "-lazy8" : "");
+    k->numerics = ag_fmt(fn->d->arena, "f32acc-ex2-n%d%s", (int)tile_field(k, F_TILE_N),
+                         tile_field(k, F_RESCALE) == 1   ? "-lazy8"
+                         : tile_field(k, F_SOFTMAX) == 0 ? ""
+                         : fn->spec->dtype == DT_F16     ? "-spec14"
+                                                         : "-spec40");
     Ref one = ag_node_float(&fn->math->nodes, 1.0);
     Ins *loop = ag_ins(k, TI_LOOP, -1);
     Block post = {0};

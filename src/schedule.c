@@ -11,6 +11,35 @@ const FieldInfo ag_field[F_COUNT] = {
 #undef FIELD
 };
 
+Str ag_field_word(const FieldInfo *info, int64_t v) {
+    if (info->kind == FIELD_BOOL) return v ? STR("true") : STR("false");
+    const char *word = info->names;
+    for (int64_t i = 0; i < v; i++) word = strchr(word, ' ') + 1;
+    return (Str){word, (int)strcspn(word, " ")};
+}
+
+/* Fields that one family alone heeds, and what the other does. */
+static const struct {
+    FieldId id;
+    Family family;
+    const char *other;
+} heeded[] = {
+    {F_WARPS, FAMILY_MMA_SYNC, "each of roles.consumer.warpgroups has 4 warps"},
+    {F_Q_OPERAND, FAMILY_MMA_SYNC, "Q is read from shared memory in every step"},
+    {F_ACQUIRE, FAMILY_MMA_SYNC, "every tile of K and V has a barrier of its own"},
+    {F_CONSUMERS, FAMILY_WGMMA, "roles.warps says how many warps compute"},
+    {F_REGS_MATH, FAMILY_WGMMA, "all warps have the same registers, which grid.ctas_per_sm bounds"},
+    {F_REGS_LOAD, FAMILY_WGMMA, "no warps are set apart for loading"},
+    {F_OVERLAP, FAMILY_WGMMA, "a product is complete before the next instruction"},
+    {F_SOFTMAX, FAMILY_WGMMA, "every step looks for its maximum"},
+};
+
+const char *ag_field_idle(const Schedule *s, FieldId id) {
+    for (int i = 0; i < LEN(heeded); i++)
+        if (heeded[i].id == id && (int64_t)heeded[i].family != s->f[F_MMA_FAMILY].v) return heeded[i].other;
+    return NULL;
+}
+
 #define VERSION "attngen.schedule/1"
 enum { MAX_NAME = 64, MAX_HEAD_DIM = 256, MAX_KEYS = 16, MAX_PATH = 48 };
 

@@ -4,7 +4,10 @@
 #include <string.h>
 
 static int least(int a, int b) { return a < b ? a : b; }
+static int most(int a, int b) { return a > b ? a : b; }
 static int round_up(int x, int to) { return (x + to - 1) / to * to; }
+
+static int head_dim(const Spec *spec) { return most(spec->D, spec->Dv); }
 
 /* ---- rules for `auto` */
 
@@ -16,24 +19,38 @@ typedef struct Closing {
 } Closing;
 
 static int value(const Closing *c, FieldId id) { return (int)c->s->f[id].v; }
+static bool wgmma(const Closing *c) { return value(c, F_MMA_FAMILY) == FAMILY_WGMMA; }
 
-/* Shared memory that one block of an m x n tile takes: Q or O, and the stages of K and V. */
+/* Columns of a tile in shared memory: whole mma.sync operands, or the panels of 128 bytes that wgmma reads. */
+static int columns(const Closing *c, int D) { return round_up(D, wgmma(c) ? 64 : 16); }
+
+/* mbarriers: Q has one; a stage of K or V has one for its data and one for its room. */
+static int barrier_bytes(const Closing *c) { return wgmma(c) ? 8 * (1 + 2 * (value(c, F_K_STAGES) + value(c, F_V_STAGES))) : 0; }
+
+/* Shared memory that one block of an m x n tile takes: Q, the stages of K and V, and barriers.
+ * O takes the place of all (mma_sync), or of Q if it fits there (wgmma). */
 static int shared_bytes(const Closing *c, int m, int n) {
-    int e = ag_dtype_bytes(c->spec->dtype), D = round_up(c->spec->D, 16), Dv = round_up(c->spec->Dv, 16);
-    int head = D > Dv ? D : Dv;
-    return e * (m * head + n * D * value(c, F_K_STAGES) + n * Dv * value(c, F_V_STAGES));
+    int e = ag_dtype_bytes(c->spec->dtype), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
+    int head = wgmma(c) && Dv > D ? D + Dv : most(D, Dv);
+    return e * (m * head + n * D * value(c, F_K_STAGES) + n * Dv * value(c, F_V_STAGES)) + barrier_bytes(c);
 }
 
 static int shared_limit(const Closing *c) { return least(c->t->shared_max, c->t->shared_sm / value(c, F_PER_SM) - 1024); }
 
-/* Registers per thread: the S and O accumulators, Q where it stays in registers, what the score's functions take, and about 56 for all else. */
+/* Registers per thread: the S and O accumulators, Q where it stays in registers, what the score's functions take, and the rest: about 56, or 32
+ * where a warpgroup of its own loads.  With overlap the rounded weights of a tile live beside the scores of the next. */
 static int registers(const Closing *c, int m, int n) {
-    int threads = 32 * value(c, F_WARPS), D = round_up(c->spec->D, 16), Dv = round_up(c->spec->Dv, 16);
+    int threads = 32 * value(c, F_WARPS), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
     int functions = c->spec->score ? n / 12 : 0; /* softcap spills at D 64, n 128; not at D 64, n 112 and D 128, n 64 */
-    return m * (n + Dv) / threads + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + functions + 56;
+    int all = m * (n + Dv) / threads + functions;
+    if (wgmma(c)) return all + (value(c, F_OVERLAP) ? m * n / (2 * threads) : 0) + 32;
+    return all + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + 56;
 }
 
-static int register_limit(const Closing *c) { return least(c->t->regs_thread, c->t->regs_sm / (32 * value(c, F_WARPS) * value(c, F_PER_SM))); }
+static int register_limit(const Closing *c) {
+    if (wgmma(c)) return least(c->t->regs_thread, value(c, F_REGS_MATH));
+    return least(c->t->regs_thread, c->t->regs_sm / (32 * value(c, F_WARPS) * value(c, F_PER_SM)));
+}
 
 static bool fits(const Closing *c, int m, int n) { return shared_bytes(c, m, n) <= shared_limit(c) && registers(c, m, n) <= register_limit(c); }
 
@@ -44,13 +61,12 @@ static int most_keys(const Closing *c) {
     return powers ? n : n * 3 / 4;
 }
 
-/* Sets what is open of tile.m and tile.n: the largest m <= 128 for which an n between 32 and the head dim's preference fits; then the largest such n. */
-static void choose_tile(const Closing *c, int *m, int *n) {
+/* Sets what is open of tile.m and tile.n: the largest m <= 128 for which an n between `low` and `top` fits; then the largest such n. */
+static void choose_tile(const Closing *c, int top, int low, int *m, int *n) {
     const Field *fm = &c->s->f[F_TILE_M], *fn = &c->s->f[F_TILE_N];
-    int rows = 16 * value(c, F_WARPS);
-    int top_m = rows > 128 ? rows : 128 / rows * rows, top_n = most_keys(c);
+    int rows = 16 * value(c, F_WARPS), top_m = rows > 128 ? rows : 128 / rows * rows;
     int first_m = fm->open ? top_m : (int)fm->v, last_m = fm->open ? rows : first_m;
-    int first_n = fn->open ? top_n : (int)fn->v, last_n = fn->open ? 32 : first_n;
+    int first_n = fn->open ? top : (int)fn->v, last_n = fn->open ? low : first_n;
     for (*m = first_m; *m >= last_m; *m -= rows)
         for (*n = first_n; *n >= last_n; *n -= 16)
             if (fits(c, *m, *n)) return;
@@ -63,18 +79,66 @@ static void decide(Field *f, int v, const char *why) {
     *f = (Field){.v = v, .by = BY_RULE, .span = f->span, .why = why};
 }
 
+static const char *tile_sum(const Closing *c, int m, int n) {
+    return ag_fmt(c->d->arena, "%d of %d bytes of shared memory and about %d of %d registers", shared_bytes(c, m, n), shared_limit(c),
+                  registers(c, m, n), register_limit(c))
+        .s;
+}
+
 static void close_tile(const Closing *c) {
     Field *fm = &c->s->f[F_TILE_M], *fn = &c->s->f[F_TILE_N];
     if (!fm->open && !fn->open) return;
     int m, n;
-    choose_tile(c, &m, &n);
-    const char *sum = ag_fmt(c->d->arena, "%d of %d bytes of shared memory and about %d of %d registers", shared_bytes(c, m, n), shared_limit(c),
-                             registers(c, m, n), register_limit(c))
-                          .s;
+    choose_tile(c, most_keys(c), 32, &m, &n);
+    const char *sum = tile_sum(c, m, n);
     decide(fm, m, ag_fmt(c->d->arena, "the most rows up to 128 that fit: %s", sum).s);
     decide(fn, n,
            ag_fmt(c->d->arena, "128 keys for head dims to 64, else 64 (for dims between powers of two 96 and 48), less by 16 until they fit: %s", sum)
                .s);
+}
+
+static void close_tile_wgmma(const Closing *c) {
+    Field *fm = &c->s->f[F_TILE_M], *fn = &c->s->f[F_TILE_N];
+    int m, n;
+    decide(fm, 64 * value(c, F_CONSUMERS), "64 rows for each of roles.consumer.warpgroups");
+    if (!fn->open) return;
+    choose_tile(c, 128, 16, &m, &n);
+    decide(fn, n, ag_fmt(c->d->arena, "128 keys, less by 16 until they fit: %s", tile_sum(c, m, n)).s);
+}
+
+/* Registers per thread with which a wgmma block starts; setmaxnreg moves them between its warpgroups, and there are no others. */
+static int registers_at_launch(const Closing *c) { return c->t->regs_sm / (128 * (value(c, F_CONSUMERS) + 1)) / 8 * 8; }
+
+/* The usual split between the loading and the computing warpgroups; if the file gives one side, the other takes no more than what that leaves. */
+static void close_registers(const Closing *c) {
+    static const struct { int load, math; } usual[] = {{56, 240}, {40, 232}, {32, 160}};
+    Field *load = &c->s->f[F_REGS_LOAD], *math = &c->s->f[F_REGS_MATH];
+    int groups = value(c, F_CONSUMERS), all = registers_at_launch(c) * (groups + 1);
+    int left = math->open ? all : all - groups * (int)math->v;
+    decide(load, most(ag_field[F_REGS_LOAD].min, least(usual[groups - 1].load, left / 8 * 8)),
+           ag_fmt(c->d->arena, "%d at most, of %d for the %d warpgroups of the block", usual[groups - 1].load, all, groups + 1).s);
+    left = (all - (int)load->v) / groups;
+    decide(math, most(ag_field[F_REGS_MATH].min, least(usual[groups - 1].math, left / 8 * 8)),
+           ag_fmt(c->d->arena, "%d at most each, of %d for the %d warpgroups of the block", usual[groups - 1].math, all, groups + 1).s);
+}
+
+/* Every number that the other family's passes would read is closed too; it is not printed. */
+static void close_mma_sync(const Closing *c) {
+    Field *f = c->s->f;
+    decide(&f[F_REGS_MATH], 0, ag_field_idle(c->s, F_REGS_MATH));
+    decide(&f[F_REGS_LOAD], 0, ag_field_idle(c->s, F_REGS_LOAD));
+    decide(&f[F_K_STAGES], 1, "mma_sync: small blocks, so that two fit on an SM");
+    decide(&f[F_V_STAGES], 1, "mma_sync: small blocks, so that two fit on an SM");
+    close_tile(c);
+}
+
+static void close_wgmma(const Closing *c) {
+    Field *f = c->s->f;
+    f[F_WARPS] = (Field){.v = 4 * value(c, F_CONSUMERS), .by = BY_RULE, .why = ag_field_idle(c->s, F_WARPS)};
+    decide(&f[F_K_STAGES], 2, "wgmma: one tile is loaded while another is read");
+    decide(&f[F_V_STAGES], 2, "wgmma: one tile is loaded while another is read");
+    close_registers(c);
+    close_tile_wgmma(c);
 }
 
 /* The K and V of the heads walked together take this much of an L2 (40 MB on sm_80, 50 MB on sm_90). */
@@ -91,6 +155,7 @@ static void close_group(const Closing *c) {
 }
 
 static void close_fields(const Closing *c) {
+    static void (*const close[])(const Closing *) = {[FAMILY_MMA_SYNC] = close_mma_sync, [FAMILY_WGMMA] = close_wgmma};
     Field *f = c->s->f;
     for (int i = 0; i < F_COUNT; i++) /* first those without a rule: others depend on them */
         if (ag_field[i].deflt != FIELD_AUTO) decide(&f[i], ag_field[i].deflt, "the field's default");
@@ -99,19 +164,43 @@ static void close_fields(const Closing *c) {
     else
         decide(&f[F_LONGEST], false, "the spec has no mask, so all tiles are equally long");
     close_group(c);
-    close_tile(c);
+    close[value(c, F_MMA_FAMILY)](c);
 }
 
 /* ---- laws between fields */
+
+static const char *shown(const Closing *c, FieldId id) {
+    if (ag_field[id].kind == FIELD_INT) return ag_fmt(c->d->arena, "%d", value(c, id)).s;
+    return ag_str_copy(c->d->arena, ag_field_word(&ag_field[id], c->s->f[id].v)).s;
+}
 
 /* Says where the partner of a broken law got its value. */
 static void note_partner(const Closing *c, FieldId id) {
     const Field *f = &c->s->f[id];
     const char *who = f->by == BY_FILE ? "here" : f->by == BY_RULE ? "by rule" : "by default";
     if (f->by == BY_FILE || f->by == BY_RULE)
-        ag_note(c->d, f->span, "%s is %d %s", ag_field[id].path, (int)f->v, who);
+        ag_note(c->d, f->span, "%s is %s %s", ag_field[id].path, shown(c, id), who);
     else
-        ag_note(c->d, (Span){0}, "%s is %d %s", ag_field[id].path, (int)f->v, who);
+        ag_note(c->d, (Span){0}, "%s is %s %s", ag_field[id].path, shown(c, id), who);
+}
+
+/* A field that the file gives, be it as `auto`, has an effect. */
+static void check_effect(const Closing *c) {
+    for (int i = 0; i < F_COUNT; i++) {
+        const Field *f = &c->s->f[i];
+        const char *idle = ag_field_idle(c->s, (FieldId)i);
+        if (!idle || f->by != BY_FILE) continue;
+        ag_error(c->d, f->span, "%s has no effect with mma.family %s: %s", ag_field[i].path, shown(c, F_MMA_FAMILY), idle);
+        note_partner(c, F_MMA_FAMILY);
+    }
+}
+
+static void check_family(const Closing *c) {
+    if (!wgmma(c) || c->t->has_wgmma) return;
+    Str list = STR("");
+    for (size_t i = 0; ag_target_at(i); i++)
+        if (ag_target_at(i)->has_wgmma) list = ag_fmt(c->d->arena, "%s%s%s", list.s, list.n ? ", " : "", ag_target_at(i)->name);
+    ag_unsupported(c->d, c->s->f[F_MMA_FAMILY].span, "mma.family wgmma is for %s, not for %s", list.s, c->t->name);
 }
 
 static void check_rows(const Closing *c) {
@@ -152,6 +241,66 @@ static void check_threads(const Closing *c) {
     note_partner(c, F_WARPS);
 }
 
+static void check_mma_sync(const Closing *c) {
+    check_rows(c);
+    check_acquire(c);
+    check_threads(c);
+}
+
+static void check_rows_wgmma(const Closing *c) {
+    int m = value(c, F_TILE_M), groups = value(c, F_CONSUMERS);
+    if (m == 64 * groups) return;
+    ag_error(c->d, c->s->f[F_TILE_M].span, "tile.m == 64 * roles.consumer.warpgroups does not hold: %d is not 64 * %d; nearest legal value %d", m,
+             groups, 64 * groups);
+    note_partner(c, F_CONSUMERS);
+}
+
+/* A block starts with the registers of a computing thread, or what there is for each thread if that is less.  setmaxnreg then gives some back in the loading
+ * warpgroup, and would wait for ever in the others for those that the block does not have. */
+static void check_registers(const Closing *c) {
+    int groups = value(c, F_CONSUMERS), load = value(c, F_REGS_LOAD), math = value(c, F_REGS_MATH);
+    int start = registers_at_launch(c), all = start * (groups + 1), most_load = least(start, math);
+    if (load > most_load) {
+        ag_error(c->d, c->s->f[F_REGS_LOAD].span,
+                 "roles.producer.regs <= %d (with which each of the %d threads starts) does not hold: found %d; nearest legal value %d", most_load,
+                 128 * (groups + 1), load, most_load);
+        note_partner(c, F_REGS_MATH);
+        note_partner(c, F_CONSUMERS);
+        return;
+    }
+    if (load + groups * math <= all) return;
+    ag_error(
+        c->d, c->s->f[F_REGS_MATH].span,
+        "128 * (roles.producer.regs + roles.consumer.warpgroups * roles.consumer.regs) <= %d (a block of %d threads starts with %d each) does not "
+        "hold: 128 * (%d + %d * %d) = %d; nearest legal value %d",
+        128 * all, 128 * (groups + 1), start, load, groups, math, 128 * (load + groups * math), (all - load) / groups / 8 * 8);
+    note_partner(c, F_REGS_LOAD);
+    note_partner(c, F_CONSUMERS);
+}
+
+static void check_wgmma(const Closing *c) {
+    const Field *f = c->s->f;
+    check_rows_wgmma(c);
+    check_registers(c);
+    if (value(c, F_PER_SM) != 1)
+        ag_error(c->d, f[F_PER_SM].span, "grid.ctas_per_sm == 1 does not hold, which mma.family wgmma needs: found %d; nearest legal value 1",
+                 value(c, F_PER_SM));
+    if (value(c, F_OVERLAP) && value(c, F_DIRECTION)) {
+        ag_error(c->d, f[F_DIRECTION].span, "pipeline.overlap needs loop.direction reverse: write direction: reverse or overlap: false");
+        note_partner(c, F_OVERLAP);
+    }
+    if (value(c, F_RESCALE))
+        ag_unsupported(c->d, f[F_RESCALE].span, "numerics.rescale lazy is not available with mma.family wgmma yet: write always");
+    if (f[F_SOFTMAX].v == 1 && f[F_OVERLAP].v == 0) {
+        ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs pipeline.overlap: true");
+        ag_note(c->d, f[F_OVERLAP].span, "pipeline.overlap is false");
+    }
+    if (value(c, F_SOFTMAX) && value(c, F_LOOP_FORM)) {
+        ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs loop.form: peeled, since it is for steps without a mask");
+        note_partner(c, F_LOOP_FORM);
+    }
+}
+
 /* ---- does it apply? */
 
 static bool has_arch(const Schedule *s, const Target *t) {
@@ -159,8 +308,6 @@ static bool has_arch(const Schedule *s, const Target *t) {
         if (ag_target_at(i) == t) return s->arch_mask >> i & 1;
     return false;
 }
-
-static int head_dim(const Spec *spec) { return spec->D > spec->Dv ? spec->D : spec->Dv; }
 
 static bool has_head_dim(const Schedule *s, const Spec *spec) { return head_dim(spec) >= s->head_dim_min && head_dim(spec) <= s->head_dim_max; }
 
@@ -182,11 +329,13 @@ void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t) 
     int errors = d->nerror;
     check_applies(&c);
     if (d->nerror > errors) return;
+    decide(&s->f[F_MMA_FAMILY], ag_field[F_MMA_FAMILY].deflt, "the field's default");
+    check_family(&c);
+    check_effect(&c);
+    if (d->nerror > errors) return;
     close_fields(&c);
-    check_rows(&c);
-    check_acquire(&c);
     check_group(&c);
-    check_threads(&c);
+    (wgmma(&c) ? check_wgmma : check_mma_sync)(&c);
 }
 
 /* ---- the shipped schedule for a spec */

@@ -1,4 +1,5 @@
-/* schedule_print.c: a closed schedule as YAML that reads back to the same, with a comment per field saying who decided it. */
+/* schedule_print.c: a closed schedule as YAML that reads back to the same, with a comment per field saying who decided it.
+ * Fields without effect for the mma.family are left out: a file that gives them is refused. */
 #include "input.h"
 
 #include <string.h>
@@ -35,15 +36,10 @@ static void put_quoted(Buf *out, Str s) {
 }
 
 static void put_value(Buf *out, const FieldInfo *info, const Field *f) {
-    const char *name = info->names;
-    switch (info->kind) {
-    case FIELD_INT: ag_put(out, "%lld", (long long)f->v); break;
-    case FIELD_BOOL: ag_put(out, "%s", f->v ? "true" : "false"); break;
-    case FIELD_ENUM:
-        for (int64_t i = 0; i < f->v; i++) name = strchr(name, ' ') + 1;
-        ag_put(out, "%.*s", (int)strcspn(name, " "), name);
-        break;
-    }
+    if (info->kind == FIELD_INT)
+        ag_put(out, "%lld", (long long)f->v);
+    else
+        ag_put(out, "%.*s", STRF(ag_field_word(info, f->v)));
 }
 
 static void put_field(Buf *out, int indent, const FieldInfo *info, const Field *f) {
@@ -98,6 +94,7 @@ void ag_schedule_print(Buf *out, const Schedule *s) {
     const char *last = "";
     for (int i = 0; i < F_COUNT; i++) {
         const FieldInfo *info = &ag_field[i];
+        if (ag_field_idle(s, (FieldId)i)) continue;
         put_field(out, open_maps(out, last, info->path, s), info, &s->f[i]);
         last = info->path;
     }

@@ -24,13 +24,15 @@ static void put_block(Sim *s) {
     ag_put(s->message, "%s: ", n ? ")" : "");
 }
 
+static bool at_mbar(const Ins *i) { return i->op == TI_EXPECT || i->op == TI_WAIT_BAR || i->op == TI_ARRIVE; }
+
 static void put_ins(Sim *s, const Ins *i) {
     ag_put(s->message, "%s", ag_tile_op_name[i->op]);
-    if (i->op == TI_WAIT) ag_put(s->message, " %d", i->n);
-    if (i->op == TI_SYNC) ag_put(s->message, " %s", s->k->barrier[i->n].name);
+    if (i->op == TI_WAIT || i->op == TI_MMA_WAIT) ag_put(s->message, " %d", i->n);
+    if (i->op == TI_SYNC || at_mbar(i)) ag_put(s->message, " %s", s->k->barrier[i->n].name);
     if (i->op == TI_STORE || i->op == TI_STORE_ROW) ag_put(s->message, " %s", s->k->tensor[i->n].name);
     if (i->dst >= 0) ag_put(s->message, " %.*s", STRF(s->k->val[i->dst].name));
-    if (i->op == TI_COPY && s->stage >= 0) ag_put(s->message, " [stage %lld]", (long long)s->stage);
+    if ((i->op == TI_COPY || at_mbar(i)) && s->stage >= 0) ag_put(s->message, " [stage %lld]", (long long)s->stage);
 }
 
 static noreturn void leave(Sim *s, Span at) {
@@ -66,18 +68,27 @@ void ag_sim_fail_launch(Sim *s, const char *fmt, ...) {
     leave(s, (Span){0});
 }
 
+static void put_wait(Sim *s, const Thread *t) {
+    s->stage = t->at->op == TI_WAIT_BAR ? t->stage : -1;
+    ag_put(s->message, "waits at ");
+    put_ins(s, t->at);
+    if (t->at->op != TI_WAIT_BAR) return;
+    const Mbar *m = &s->mbar[t->mbar];
+    ag_put(s->message, " parity %lld (%d of %d arrivals", (long long)t->parity, m->count - m->missing, m->count);
+    if (m->announced > 0) ag_put(s->message, ", no copy for %lld bytes", (long long)m->announced);
+    ag_put(s->message, ")");
+}
+
 static noreturn void fail_deadlock(Sim *s) {
     s->role = 0;
     put_block(s);
     ag_put(s->message, "deadlock");
     for (int r = 0; r < s->k->nrole; r++) {
         ag_put(s->message, "%s role %s ", r ? "," : ":", s->k->role[r].name);
-        if (s->thread[r].done) {
+        if (s->thread[r].done)
             ag_put(s->message, "has ended");
-        } else {
-            ag_put(s->message, "waits at ");
-            put_ins(s, s->thread[r].at);
-        }
+        else
+            put_wait(s, &s->thread[r]);
     }
     leave(s, (Span){0});
 }
@@ -119,6 +130,19 @@ static void leave_block(Sim *s, Thread *t) {
     if (o && o->op == TI_ANY) ag_sim_any_end(s, o);
     t->depth--;
     t->done = t->depth == 0;
+    if (!t->done) return;
+    t->at = NULL;
+    ag_sim_mma_end(s);
+}
+
+static void synchronise(Sim *s, Thread *t, const Ins *i) {
+    const Role *r = &s->k->role[s->role];
+    if (r->one_thread) ag_sim_fail(s, "role %s has one thread", r->name);
+    if (s->k->barrier[i->n].kind == BARRIER_MBAR) ag_sim_fail(s, "an mbarrier takes arrivals and waits");
+    if (s->k->barrier[i->n].kind == BARRIER_WARPGROUP)
+        ag_sim_warpgroup_sync(s);
+    else
+        t->waiting = true;
 }
 
 static void execute(Sim *s, Thread *t, const Ins *i) {
@@ -131,34 +155,45 @@ static void execute(Sim *s, Thread *t, const Ins *i) {
     case TI_ANY:
         if (ag_sim_any_begin(s, i)) enter(s, t, (Frame){.at = i->body.first, .owner = i});
         break;
-    case TI_SYNC: t->waiting = true; break;
+    case TI_SYNC: synchronise(s, t, i); break;
+    case TI_WAIT_BAR: ag_sim_wait_bar(s, i); break;
     default: ag_sim_op(s, i); break;
     }
 }
 
-/* Runs one role up to its next barrier or its end. */
-static void run_role(Sim *s, int role) {
+/* Goes on with a role by one instruction, or the end of a block; false: it waits, or has ended. */
+static bool step(Sim *s, int role) {
     Thread *t = &s->thread[role];
+    if (t->waiting && t->at->op == TI_WAIT_BAR) t->waiting = !ag_sim_wait_bar_over(s, role);
+    if (t->done || t->waiting) return false;
     s->role = role;
-    while (!t->done && !t->waiting) {
-        Frame *f = &t->frame[t->depth - 1];
-        if (!f->at) {
-            leave_block(s, t);
-            continue;
-        }
-        t->at = f->at;
-        f->at = f->at->next;
-        s->stage = -1;
-        execute(s, t, t->at);
+    s->stage = -1;
+    Frame *f = &t->frame[t->depth - 1];
+    if (!f->at) {
+        leave_block(s, t);
+        return true;
     }
+    t->at = f->at;
+    f->at = f->at->next;
+    execute(s, t, t->at);
+    return true;
 }
 
-/* All roles stand still: at the same barrier they go on, at their ends the block is done. */
+/* Steps the role whose turn it is, or else another; false: all stand still. */
+static bool step_some(Sim *s) {
+    int n = s->k->nrole, first = s->order->first >= 0 ? s->order->first : s->role + 1;
+    for (int r = 0; r < n; r++)
+        if (step(s, (first + r) % n)) return true;
+    return false;
+}
+
+/* All roles stand still, and no copy is on its way: at the same barrier they go on, at their ends the block is done. */
 static bool pass_barrier(Sim *s) {
     int done = 0, same = 0, n = s->k->nrole;
     for (int r = 0; r < n; r++) {
-        done += s->thread[r].done;
-        same += s->thread[r].waiting && s->thread[0].waiting && s->thread[r].at->n == s->thread[0].at->n;
+        const Thread *t = &s->thread[r], *t0 = &s->thread[0];
+        done += t->done;
+        same += t->waiting && t0->waiting && t->at->op == TI_SYNC && t0->at->op == TI_SYNC && t->at->n == t0->at->n;
     }
     if (done == n) return false;
     if (same < n) fail_deadlock(s);
@@ -174,19 +209,22 @@ static void begin_block(Sim *s) {
         c->from = (Origin){0};
         memset(c->rel, 0, sizeof c->rel);
         memset(c->scalar, 0, sizeof c->scalar);
+        c->mma_writes = c->mma_reads = 0;
     }
-    for (int r = 0; r < s->k->nrole; r++) s->thread[r] = (Thread){.frame = {{.at = s->k->role[r].body.first}}, .depth = 1};
-    s->any[0].inside = s->any[1].inside = false;
-    s->role = 0;
+    for (int r = 0; r < s->k->nrole; r++) {
+        s->thread[r] = (Thread){.frame = {{.at = s->k->role[r].body.first}}, .depth = 1};
+        s->thread[r].clock.time[r] = 1;
+        s->any[r].inside = false;
+    }
+    s->role = s->k->nrole - 1; /* role 0 has the first turn */
+    ag_sim_bar_reset(s);
     ag_sim_shared_reset(s);
 }
 
 static void run_block(Sim *s) {
     begin_block(s);
-    do {
-        for (int r = 0; r < s->k->nrole; r++) run_role(s, r);
-    } while (pass_barrier(s));
-    for (int r = 0; r < s->k->nrole; r++) s->thread[r].at = NULL;
+    while (step_some(s) || ag_sim_land(s) || pass_barrier(s)) continue;
+    s->role = 0;
     ag_sim_shared_end(s);
 }
 
@@ -217,10 +255,11 @@ static void run(Sim *s) {
         if (s->k->val[v].space == SPACE_SHARED && n > widest) widest = n;
     }
     s->scratch = NEWN(s->arena, float, widest);
-    ag_sim_cover_init(s);
+    ag_sim_bar_init(s);
+    if (s->order->values) ag_sim_cover_init(s);
     int64_t blocks = ag_sim_int(s, s->k->blocks);
     for (s->block = 0; s->block < blocks; s->block++) run_block(s);
-    ag_sim_cover_end(s);
+    if (s->order->values) ag_sim_cover_end(s);
 }
 
 static bool guarded_run(Sim *s) {
@@ -231,8 +270,8 @@ static bool guarded_run(Sim *s) {
     }
 }
 
-bool ag_simulate(const Kernel *k, const HostCall *call, Buf *message) {
-    Sim s = {.k = k, .call = call, .message = message, .arena = ag_arena_new()};
+static bool run_in_order(const Kernel *k, const HostCall *call, const Order *order, Buf *message) {
+    Sim s = {.k = k, .call = call, .order = order, .message = message, .arena = ag_arena_new()};
     if (!s.arena) {
         ag_put(message, "out of memory");
         return false;
@@ -241,4 +280,11 @@ bool ag_simulate(const Kernel *k, const HostCall *call, Buf *message) {
     bool ok = guarded_run(&s);
     ag_arena_free(s.arena);
     return ok;
+}
+
+bool ag_simulate(const Kernel *k, const HostCall *call, Buf *message) {
+    static const Order order[] = {{.first = -1, .values = true}, {.first = 0, .late = true}, {.first = 1, .late = true}};
+    for (int n = 0; n < (k->nrole > 1 ? LEN(order) : 1); n++)
+        if (!run_in_order(k, call, &order[n], message)) return false;
+    return true;
 }

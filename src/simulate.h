@@ -3,6 +3,8 @@
  *   simulate.c           the launch, blocks, roles as coroutines, messages
  *   simulate_expr.c      expressions, compiled once and evaluated a row at a time
  *   simulate_shared.c    the protocol of shared memory: copies, groups, barriers, overlaps
+ *   simulate_bar.c       mbarriers, copies by TMA on their way, and what a role knows to have happened
+ *   simulate_mma.c       asynchronous mma: groups, and the values that unfinished ones hold
  *   simulate_ops.c       what each instruction computes, and which queries and keys its result stands for
  *   simulate_relative.c  which running maximum a value is relative to
  *   simulate_any.c       bodies that each warp runs or skips by itself
@@ -17,10 +19,34 @@
 
 /* ---- state of values */
 
+enum { MAX_ROLES = LEN(((Kernel *)0)->role), MAX_BARRIERS = LEN(((Kernel *)0)->barrier), MAX_MBARS = 64 };
+
+/* What a role knows to have happened: every access of role r up to time[r] of r's own count, which goes up at each of its arrivals, and phase[m] phases of
+ * mbarrier m.  It holds in every order that the roles can run in, not only in the one at hand. */
+typedef struct Clock {
+    int64_t time[MAX_ROLES];
+    int phase[MAX_MBARS];
+} Clock;
+
+/* How the warps of a role have used a stage since the last barrier that all of them passed. */
+typedef enum Use {
+    USE_NONE,
+    USE_SYNCED, /* as USE_ROWS, and each warpgroup has passed a barrier of its own since */
+    USE_ROWS,   /* each warpgroup its own rows */
+    USE_ALL     /* any warp any row */
+} Use;
+typedef struct Access {
+    int64_t at, done; /* the role's time at its last use, and when that was over; UNFINISHED while an mma reads */
+    int64_t group;    /* of asynchronous mma, that last read it; 0 */
+    Use use;
+    bool released; /* the role has arrived on the mbarrier that guards the stage */
+} Access;
+#define UNFINISHED INT64_MAX
+
 /* Life of one stage of a shared value. */
 typedef enum StageState {
     STAGE_EMPTY,   /* undefined content */
-    STAGE_PENDING, /* an asynchronous copy is on its way */
+    STAGE_PENDING, /* an asynchronous copy is on its way; by TMA: ready for the roles that know its phase to be complete */
     STAGE_LANDED,  /* complete for the threads that copied, not yet for the others */
     STAGE_READY,   /* visible to all threads */
     STAGE_PRIVATE  /* each warp sees the rows that it wrote itself */
@@ -36,10 +62,12 @@ typedef struct Source {
 typedef struct Stage {
     float *x; /* rows x cols, row-major */
     StageState state;
-    bool async, used; /* used: read or written since the last barrier */
-    int role;         /* PENDING, LANDED: who copied */
-    int64_t group;    /* PENDING: its cp.async group */
-    int overwritten;  /* EMPTY: the value that was written over it, -1 */
+    int role;      /* PENDING, LANDED: who copied */
+    int64_t group; /* PENDING: its cp.async group */
+    bool tma;      /* PENDING: it counts for phase `phase` (from 0) of mbarrier `mbar` instead */
+    int mbar, phase;
+    int overwritten; /* EMPTY: the value that was written over it, -1 */
+    Access by[MAX_ROLES];
     Source source;
 } Stage;
 
@@ -66,9 +94,10 @@ typedef struct Cell {
     bool written;
     Origin from;
     Relative rel[MAX_WARPS];
-    Scalar scalar[2]; /* per role */
-    float *saved;     /* fragments and rows that a TI_ANY writes: what they held before */
-    bool was_written; /* the same of `written` */
+    Scalar scalar[MAX_ROLES];
+    float *saved;                  /* fragments and rows that a TI_ANY writes: what they held before */
+    bool was_written;              /* the same of `written` */
+    int64_t mma_writes, mma_reads; /* fragments: groups of asynchronous mma that last wrote and read it; 0 */
 } Cell;
 
 /* ---- expressions */
@@ -107,7 +136,32 @@ typedef struct Thread {
     const Ins *at; /* running, or waiting at */
     bool waiting, done;
     int64_t open_group; /* index of the cp.async group that is open; all before are closed */
+    Clock clock;
+    int mbar; /* waiting at a TI_WAIT_BAR: for the phase of this parity */
+    int64_t stage, parity;
+    int64_t mma_closed, mma_finished; /* groups of asynchronous mma: 1..mma_finished are over, mma_closed + 1 is open */
+    bool mma_open;                    /* the open one has an mma */
 } Thread;
+
+/* ---- mbarriers */
+typedef struct Mbar {
+    int count, missing;        /* arrivals that each phase takes, and that this one still does */
+    int64_t announced, flying; /* bytes that it waits for: no copy brings them yet; copies that do are on their way */
+    Clock coming;              /* of those that have arrived */
+    Clock *done;               /* per completed phase: what one knows who has waited for it */
+    int phases, cap;
+} Mbar;
+typedef struct Flight {
+    Mbar *mbar;
+    int64_t bytes;
+} Flight;
+
+/* One way to run a launch.  The protocol has to hold in all of them; values are the same, so one run computes them. */
+typedef struct Order {
+    int first; /* the role that goes on as far as it can; -1: the roles take turns */
+    bool late; /* copies by TMA arrive when nothing else can happen, the last one first; else at once */
+    bool values;
+} Order;
 
 /* A body that some warps skip. */
 typedef struct AnyBody {
@@ -140,10 +194,16 @@ typedef struct Sim {
     Coverage cover;
     int maxima; /* identities given so far */
     int64_t block;
-    Thread thread[2];
-    AnyBody any[2]; /* per role */
-    int role;       /* which one runs */
-    int64_t stage;  /* that the running instruction copies into, -1 */
+    const Order *order;
+    Thread thread[MAX_ROLES];
+    AnyBody any[MAX_ROLES];
+    int role;      /* which one runs */
+    int64_t stage; /* that the running instruction copies into, or of the mbarrier it works on; -1 */
+    Mbar mbar[MAX_MBARS];
+    int mbar0[MAX_BARRIERS]; /* where the stages of a barrier begin */
+    int *guard;              /* per value: 1 + the mbarrier on which its readers release stages; 0 if that cannot be told */
+    Flight *flight;          /* copies by TMA on their way, in order of issue */
+    int nflight, capflight;
 } Sim;
 
 /* ---- simulate.c */
@@ -162,14 +222,36 @@ void ag_sim_expr_begin(Sim *s, Expr *e, int64_t k0, int columns);
 const Step *ag_sim_expr_row(Sim *s, Expr *e, int64_t q0, int row, int columns);
 
 /* ---- simulate_shared.c */
-Stage *ag_sim_read(Sim *s, int val, int64_t stage);
-Stage *ag_sim_overwrite(Sim *s, int val, int64_t stage); /* checks that nothing there, or overlapping, is still needed */
+Stage *ag_sim_read(Sim *s, int val, int64_t stage, Use use, bool async); /* async: until the open group of mma is waited for */
+Stage *ag_sim_overwrite(Sim *s, int val, int64_t stage);                 /* checks that nothing there, or overlapping, is still needed */
 void ag_sim_copied(Sim *s, Stage *g, bool async);
+void ag_sim_staged(Sim *s, Stage *g); /* each warp has written its own rows */
 void ag_sim_commit(Sim *s);
 void ag_sim_wait(Sim *s, int unfinished);
-void ag_sim_barrier(Sim *s);
+void ag_sim_barrier(Sim *s);        /* of the block */
+void ag_sim_warpgroup_sync(Sim *s); /* of each warpgroup of the running role */
+void ag_sim_reads_over(Sim *s);     /* those of mma that have finished */
 void ag_sim_shared_reset(Sim *s);
 void ag_sim_shared_end(Sim *s); /* no copy may be unfinished when the kernel ends */
+
+/* ---- simulate_bar.c */
+void ag_sim_bar_init(Sim *s);
+void ag_sim_bar_reset(Sim *s);
+void ag_sim_expect(Sim *s, const Ins *i);
+void ag_sim_arrive(Sim *s, const Ins *i);
+void ag_sim_wait_bar(Sim *s, const Ins *i);  /* the role waits from now on */
+bool ag_sim_wait_bar_over(Sim *s, int role); /* can it go on?  Then it knows what those who arrived knew */
+void ag_sim_copied_tma(Sim *s, const Ins *i, Stage *g);
+bool ag_sim_land(Sim *s);                                  /* lets one copy arrive; false: none is on its way */
+bool ag_sim_knows(const Sim *s, int role, const Stage *g); /* has the copy by TMA into g arrived, as far as the role knows? */
+void ag_sim_learn(Clock *to, const Clock *from);
+
+/* ---- simulate_mma.c */
+void ag_sim_mma_check(Sim *s, const Ins *i); /* of values that unfinished mma hold, i reads and writes none */
+void ag_sim_mma_issue(Sim *s, const Ins *i);
+void ag_sim_mma_commit(Sim *s);
+void ag_sim_mma_wait(Sim *s, int unfinished);
+void ag_sim_mma_end(Sim *s); /* of the running role */
 
 /* ---- simulate_ops.c */
 void ag_sim_op(Sim *s, const Ins *i);

@@ -1,6 +1,6 @@
 /* simulate_any.c: a body that each warp runs or skips by itself (TI_ANY).
  *
- * The body is run on whole tiles; what it has written is then put back in the rows of the warps that skip it.  It works on registers alone, so a role is in
+ * The body is run on whole tiles; what it has written is then put back in the rows of the warps that skip it.  It writes registers alone, so a role is in
  * one such body at a time, and one copy of each value suffices. */
 #include "simulate.h"
 
@@ -30,9 +30,13 @@ static bool find_warps(Sim *s, const Ins *i) {
     memset(a->runs, 0, (size_t)a->rows);
     int own = a->rows / s->k->role[s->role].warps;
     int64_t q0 = i->e[1] ? ag_sim_int(s, i->e[1]) : 0;
-    ag_sim_expr_begin(s, e, 0, 1);
+    int lanes = row->lanes; /* of a partial row each lane decides on its own part */
+    ag_sim_expr_begin(s, e, 0, lanes);
     for (int r = 0; r < a->live; r++) {
-        if (!ag_sim_expr_row(s, e, q0, r, 1)->lane->i) continue;
+        const Step *t = ag_sim_expr_row(s, e, q0, r, lanes);
+        bool holds = false;
+        for (int l = 0; l < (t->vary & VARY_COL ? lanes : 1); l++) holds |= t->lane[l].i != 0;
+        if (!holds) continue;
         memset(a->runs + r / own * own, 1, (size_t)own);
         some = true;
     }
@@ -43,7 +47,7 @@ static size_t row_floats(const Cell *c) { return (size_t)(c->v->space == SPACE_F
 
 static void keep_written(Sim *s, const Block *body) {
     for (const Ins *i = body->first; i; i = i->next) {
-        bool registers = i->op == TI_MAP || i->op == TI_FILL || i->op == TI_REDUCE || i->op == TI_TOTAL;
+        bool registers = i->op == TI_MAP || i->op == TI_FILL || i->op == TI_REDUCE || i->op == TI_TOTAL || (i->op == TI_MMA && !i->async);
         if (!registers) ag_sim_fail(s, "`%s` stands in a body that some warps skip", ag_tile_op_name[i->op]);
         Cell *c = &s->cell[i->dst];
         size_t n = row_floats(c) * (size_t)c->v->rows;
@@ -54,6 +58,7 @@ static void keep_written(Sim *s, const Block *body) {
 }
 
 bool ag_sim_any_begin(Sim *s, const Ins *i) {
+    if (!s->order->values) return true; /* all do: what decides is not computed */
     if (!find_warps(s, i)) return false;
     keep_written(s, &i->body);
     s->any[s->role].inside = true;
@@ -67,6 +72,7 @@ bool ag_sim_warp_runs(const Sim *s, int warp) {
 
 void ag_sim_any_end(Sim *s, const Ins *i) {
     AnyBody *a = &s->any[s->role];
+    if (!a->inside) return;
     a->inside = false;
     for (const Ins *x = i->body.first; x; x = x->next) {
         Cell *c = &s->cell[x->dst];

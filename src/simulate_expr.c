@@ -148,6 +148,7 @@ static bool eval_float(const Step *t, const Operand *a, int n) {
     case OP_EXP: EACH(f, expf(X(0, f)));
     case OP_TANH: EACH(f, tanhf(X(0, f)));
     case OP_FINITE: EACH(f, X(0, f) == -INFINITY ? 0 : X(0, f));
+    case OP_SEEN: EACH(f, X(0, f) == -INFINITY ? NAN : X(0, f));
     case OP_LT: EACH(i, X(0, f) < X(1, f));
     case OP_GT: EACH(i, X(0, f) > X(1, f));
     default: return false;

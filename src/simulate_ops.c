@@ -36,27 +36,39 @@ static void check_rows(Sim *s, const KernelTensor *t, int64_t row0, int64_t end)
     if (row0 < 0 || end > n) ag_sim_fail(s, "rows %lld..%lld of %s, which has %lld", (long long)row0, (long long)end - 1, t->name, (long long)n);
 }
 
+/* Rows past the `live` first and columns past the tensor's are zero. */
+static void fetch(Sim *s, const Ins *i, Stage *g, int64_t row0, int live, int64_t b, int64_t head) {
+    const Val *v = &s->k->val[i->dst];
+    const HostTensor *x = ag_sim_tensor(s, i->a);
+    int cols = s->k->tensor[i->a].cols < v->cols ? s->k->tensor[i->a].cols : v->cols;
+    memset(g->x, 0, sizeof(float) * (size_t)v->rows * (size_t)v->cols);
+    for (int r = 0; r < live; r++)
+        for (int c = 0; c < cols; c++) g->x[r * v->cols + c] = (float)ag_host_get(x, b, head, row0 + r, c);
+}
+
 static void copy(Sim *s, const Ins *i) {
     const Val *v = &s->k->val[i->dst];
     const KernelTensor *t = &s->k->tensor[i->a];
-    const HostTensor *x = ag_sim_tensor(s, i->a);
     int64_t row0 = ag_sim_int(s, i->e[1]), limit = ag_sim_int(s, i->e[2]), b = ag_sim_int(s, i->e[3]), head = ag_sim_int(s, i->e[4]);
     s->stage = ag_sim_int(s, i->e[0]);
     Stage *g = ag_sim_overwrite(s, i->dst, s->stage);
     int live = limit <= row0 ? 0 : limit - row0 < v->rows ? (int)(limit - row0) : v->rows;
-    int cols = t->cols < v->cols ? t->cols : v->cols;
     if (live > 0) check_head(s, t, b, head), check_rows(s, t, row0, row0 + live);
-    memset(g->x, 0, sizeof(float) * (size_t)v->rows * (size_t)v->cols);
-    for (int r = 0; r < live; r++)
-        for (int c = 0; c < cols; c++) g->x[r * v->cols + c] = (float)ag_host_get(x, b, head, row0 + r, c);
+    if (s->order->values) fetch(s, i, g, row0, live, b, head);
     g->source = (Source){i->a, b, head, row0, live};
-    ag_sim_copied(s, g, i->async);
+    if ((i->bar >= 0) != s->k->role[s->role].one_thread)
+        ag_sim_fail(s, i->bar >= 0 ? "each thread of the role would copy by TMA" : "a role of one thread copies by TMA only");
+    if (i->bar >= 0)
+        ag_sim_copied_tma(s, i, g);
+    else
+        ag_sim_copied(s, g, i->async);
 }
 
 static void load(Sim *s, const Ins *i) {
     Cell *d = &s->cell[i->dst];
-    const Stage *g = ag_sim_read(s, i->a, ag_sim_int(s, i->e[0]));
+    const Stage *g = ag_sim_read(s, i->a, ag_sim_int(s, i->e[0]), USE_ROWS, false);
     assert(d->v->rows == s->k->val[i->a].rows && d->v->cols == s->k->val[i->a].cols);
+    if (!s->order->values) return;
     memcpy(d->x, g->x, sizeof(float) * (size_t)d->v->rows * (size_t)d->v->cols);
     d->from = of_source(&g->source);
     d->written = true;
@@ -131,11 +143,11 @@ static void output_origin(Sim *s, Cell *d, const Ins *i, const Cell *weights, co
     ag_sim_cover_contract(s, weights);
 }
 
-static void mma(Sim *s, const Ins *i) {
-    Cell *d = i->zero ? &s->cell[i->dst] : written(s, i->dst);
+/* ga: NULL if the first operand is a fragment */
+static void multiply(Sim *s, const Ins *i, const Stage *ga, const Stage *gb) {
+    Cell *d = &s->cell[i->dst];
     const Val *va = &s->k->val[i->a], *vb = &s->k->val[i->b];
-    bool shared = va->space == SPACE_SHARED;
-    const Stage *gb = ag_sim_read(s, i->b, ag_sim_int(s, i->e[0])), *ga = shared ? ag_sim_read(s, i->a, ag_sim_int(s, i->e[1])) : NULL;
+    bool shared = ga != NULL;
     const Cell *ca = shared ? NULL : written(s, i->a);
     int depth = i->trans ? vb->cols : vb->rows, cols = i->trans ? vb->rows : vb->cols;
     assert(va->rows == d->v->rows && va->cols == depth && cols == d->v->cols && cols % 8 == 0);
@@ -150,6 +162,15 @@ static void mma(Sim *s, const Ins *i) {
     const float *b = i->trans ? transposed(s, gb->x, vb->rows, vb->cols) : gb->x;
     product(d->x, live_rows(d), cols, shared ? ga->x : ca->x, va->cols, b, depth);
     d->written = true;
+}
+
+static void mma(Sim *s, const Ins *i) {
+    bool shared = s->k->val[i->a].space == SPACE_SHARED;
+    if (s->order->values && !i->zero) written(s, i->dst);
+    const Stage *gb = ag_sim_read(s, i->b, ag_sim_int(s, i->e[0]), USE_ALL, i->async);
+    const Stage *ga = shared ? ag_sim_read(s, i->a, ag_sim_int(s, i->e[1]), USE_ROWS, i->async) : NULL;
+    if (s->order->values) multiply(s, i, ga, gb);
+    if (i->async) ag_sim_mma_issue(s, i);
 }
 
 /* ---- maps */
@@ -289,11 +310,6 @@ static void store(Sim *s, const Ins *i) {
     int64_t row0 = ag_sim_int(s, i->e[0]), limit = ag_sim_int(s, i->e[1]), b = ag_sim_int(s, i->e[2]), h = ag_sim_int(s, i->e[3]);
     bool wide = i->op == TI_STORE;
     if (!wide) not_partial(s, i->a);
-    if (wide && i->b >= 0) {
-        Stage *g = ag_sim_overwrite(s, i->b, 0);
-        g->state = STAGE_PRIVATE;
-        g->used = true;
-    }
     if (!x->data) return;
     int64_t live = limit - row0 < a->v->rows ? limit - row0 : a->v->rows;
     if (live <= 0) return;
@@ -309,23 +325,34 @@ static void store(Sim *s, const Ins *i) {
     }
 }
 
-void ag_sim_op(Sim *s, const Ins *i) {
+static void compute(Sim *s, const Ins *i) {
     switch (i->op) {
-    case TI_COPY: copy(s, i); break;
-    case TI_COMMIT: ag_sim_commit(s); break;
-    case TI_WAIT: ag_sim_wait(s, i->n); break;
-    case TI_LOAD: load(s, i); break;
-    case TI_MMA: mma(s, i); break;
     case TI_FILL: fill(s, i); break;
     case TI_MAP: map(s, i); break;
     case TI_REDUCE: reduce(s, i); break;
     case TI_TOTAL: total(s, i); break;
     case TI_STORE:
     case TI_STORE_ROW: store(s, i); break;
-    case TI_LET:
-    case TI_LOOP:
-    case TI_IF:
-    case TI_ANY:
-    case TI_SYNC: break; /* control flow: simulate.c */
+    default: break; /* control flow: simulate.c */
     }
+}
+
+void ag_sim_op(Sim *s, const Ins *i) {
+    ag_sim_mma_check(s, i);
+    switch (i->op) {
+    case TI_COPY: copy(s, i); break;
+    case TI_COMMIT: ag_sim_commit(s); break;
+    case TI_WAIT: ag_sim_wait(s, i->n); break;
+    case TI_EXPECT: ag_sim_expect(s, i); break;
+    case TI_ARRIVE: ag_sim_arrive(s, i); break;
+    case TI_MMA_COMMIT: ag_sim_mma_commit(s); break;
+    case TI_MMA_WAIT: ag_sim_mma_wait(s, i->n); break;
+    case TI_LOAD: load(s, i); break;
+    case TI_MMA: mma(s, i); break;
+    case TI_STORE:
+        if (i->b >= 0) ag_sim_staged(s, ag_sim_overwrite(s, i->b, 0));
+        break;
+    default: break;
+    }
+    if (s->order->values) compute(s, i);
 }

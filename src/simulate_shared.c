@@ -2,7 +2,11 @@
  *
  * A stage is filled by a copy.  An asynchronous copy belongs to the cp.async group that its role has open; TI_COMMIT closes the group (an empty one counts),
  * TI_WAIT n completes all closed groups but the last n, and only the next barrier makes the content visible to other threads.  A stage may be written
- * again only after a barrier behind its last use; writing a value makes whatever shares its bytes undefined, under the same condition. */
+ * again only after a barrier behind its last use; writing a value makes whatever shares its bytes undefined, under the same condition.
+ *
+ * A copy by TMA is visible to the roles that know the phase of its mbarrier to be complete.  What another role has used is free once this one knows of the
+ * end of that use: it has waited for a phase on which the other arrived later.  A barrier of each warpgroup frees what its warps used by their own rows, for
+ * writes whose rows lie in the same bytes. */
 #include "simulate.h"
 
 static Stage *stage_of(Sim *s, int val, int64_t stage) {
@@ -22,6 +26,7 @@ static void why_not_ready(Sim *s, int val, int64_t stage, const Stage *g) {
         if (g->overwritten >= 0) ag_sim_fail(s, "reads %s [stage %lld] after %s was written over it", name, n, ag_sim_name(s, g->overwritten));
         ag_sim_fail(s, "reads %s [stage %lld], into which nothing was copied", name, n);
     case STAGE_PENDING:
+        if (g->tma) ag_sim_fail(s, "reads %s [stage %lld] before its copy has arrived: its phase was not waited for", name, n);
         if (g->group >= s->thread[g->role].open_group)
             ag_sim_fail(s, "reads %s [stage %lld], whose copy is in a group that was never committed", name, n);
         ag_sim_fail(s, "reads %s [stage %lld] before its copy has arrived: a wait is missing", name, n);
@@ -31,10 +36,23 @@ static void why_not_ready(Sim *s, int val, int64_t stage, const Stage *g) {
     }
 }
 
-Stage *ag_sim_read(Sim *s, int val, int64_t stage) {
+static void note_use(Sim *s, Stage *g, Use use) {
+    Access *a = &g->by[s->role];
+    a->at = s->thread[s->role].clock.time[s->role];
+    if (a->done != UNFINISHED) a->done = a->at;
+    if (use > a->use) a->use = use;
+}
+
+Stage *ag_sim_read(Sim *s, int val, int64_t stage, Use use, bool async) {
     Stage *g = stage_of(s, val, stage);
-    if (g->state != STAGE_READY) why_not_ready(s, val, stage, g);
-    g->used = true;
+    bool ready = g->state == STAGE_READY || (g->state == STAGE_PENDING && g->tma && ag_sim_knows(s, s->role, g));
+    if (!ready) why_not_ready(s, val, stage, g);
+    if (g->by[s->role].released) ag_sim_fail(s, "reads %s [stage %lld] after its release", ag_sim_name(s, val), (long long)stage);
+    note_use(s, g, use);
+    if (async) {
+        g->by[s->role].group = s->thread[s->role].mma_closed + 1;
+        g->by[s->role].done = UNFINISHED;
+    }
     return g;
 }
 
@@ -46,33 +64,71 @@ static bool overlaps(const Val *v, int64_t vs, int vi, const Val *w, int64_t ws,
     return a < b + w->bytes && b < a + v->bytes;
 }
 
-static void check_free(Sim *s, int val, int64_t stage, const Stage *g) {
-    const char *name = ag_sim_name(s, val);
-    if (g->state == STAGE_PENDING) ag_sim_fail(s, "overwrites %s [stage %lld] while a copy into it is unfinished", name, (long long)stage);
-    if (g->used) ag_sim_fail(s, "overwrites %s [stage %lld] before its release: no sync since it was last used", name, (long long)stage);
+/* Do row r of v and row r of w lie in the same bytes? */
+static bool rows_alike(const Val *v, const Val *w) {
+    bool same = v->rows == w->rows && v->panels == w->panels && v->offset == w->offset && ag_dtype_bytes(v->type) == ag_dtype_bytes(w->type);
+    return same && (v->panels || v->cols == w->cols);
 }
+
+/* What this role has used itself. */
+static void check_free_own(Sim *s, int val, int64_t stage, const Access *a, int writer) {
+    const char *name = ag_sim_name(s, val);
+    if (s->k->role[s->role].one_thread) return;
+    if (a->done == UNFINISHED) ag_sim_fail(s, "overwrites %s [stage %lld] while an mma that reads it is unfinished", name, (long long)stage);
+    if (a->use > USE_SYNCED) ag_sim_fail(s, "overwrites %s [stage %lld] before its release: no sync since it was last used", name, (long long)stage);
+    if (a->use == USE_SYNCED && !rows_alike(&s->k->val[val], &s->k->val[writer]))
+        ag_sim_fail(s, "overwrites %s [stage %lld] before its release: each warpgroup has released its own rows, which lie elsewhere", name,
+                    (long long)stage);
+}
+
+/* What another role has used. */
+static void check_free_other(Sim *s, int val, int64_t stage, const Access *a, int role) {
+    const char *name = ag_sim_name(s, val), *other = s->k->role[role].name;
+    int64_t known = s->thread[s->role].clock.time[role];
+    if (a->done <= known) return;
+    if (a->at <= known)
+        ag_sim_fail(s, "overwrites %s [stage %lld], which role %s released while an mma that reads it was unfinished", name, (long long)stage, other);
+    ag_sim_fail(s, "overwrites %s [stage %lld] before its release by role %s", name, (long long)stage, other);
+}
+
+static void check_free(Sim *s, int val, int64_t stage, const Stage *g, int writer) {
+    bool unfinished = g->state == STAGE_PENDING && !(g->tma && ag_sim_knows(s, s->role, g));
+    if (unfinished) ag_sim_fail(s, "overwrites %s [stage %lld] while a copy into it is unfinished", ag_sim_name(s, val), (long long)stage);
+    for (int r = 0; r < s->k->nrole; r++) {
+        if (r == s->role)
+            check_free_own(s, val, stage, &g->by[r], writer);
+        else
+            check_free_other(s, val, stage, &g->by[r], r);
+    }
+}
+
+static void clear(Stage *g, int overwritten) { *g = (Stage){.x = g->x, .overwritten = overwritten}; }
 
 Stage *ag_sim_overwrite(Sim *s, int val, int64_t stage) {
     Stage *g = stage_of(s, val, stage);
-    check_free(s, val, stage, g);
+    check_free(s, val, stage, g, val);
     for (int w = 0; w < s->k->nval; w++) {
         const Val *other = &s->k->val[w];
         for (int t = 0; other->space == SPACE_SHARED && w != val && t < other->stages; t++) {
             if (!overlaps(&s->k->val[val], stage, val, other, t, w)) continue;
-            Stage *x = &s->cell[w].stage[t];
-            check_free(s, w, t, x);
-            *x = (Stage){.x = x->x, .overwritten = val};
+            check_free(s, w, t, &s->cell[w].stage[t], val);
+            clear(&s->cell[w].stage[t], val);
         }
     }
+    clear(g, -1);
     return g;
 }
 
 void ag_sim_copied(Sim *s, Stage *g, bool async) {
     g->state = async ? STAGE_PENDING : STAGE_LANDED;
-    g->async = async;
-    g->used = true;
     g->role = s->role;
     g->group = s->thread[s->role].open_group;
+    note_use(s, g, USE_ALL);
+}
+
+void ag_sim_staged(Sim *s, Stage *g) {
+    g->state = STAGE_PRIVATE;
+    note_use(s, g, USE_ROWS);
 }
 
 /* ---- groups and barriers */
@@ -88,30 +144,62 @@ static void each_stage(Sim *s, EachStage *f, int64_t x) {
 
 static void land(Sim *s, int val, int stage, Stage *g, int64_t below) {
     (void)val, (void)stage;
-    if (g->state == STAGE_PENDING && g->role == s->role && g->group < below) g->state = STAGE_LANDED;
+    if (g->state == STAGE_PENDING && !g->tma && g->role == s->role && g->group < below) g->state = STAGE_LANDED;
 }
 
 void ag_sim_wait(Sim *s, int unfinished) { each_stage(s, land, s->thread[s->role].open_group - unfinished); }
 
 static void publish(Sim *s, int val, int stage, Stage *g, int64_t x) {
-    (void)s, (void)val, (void)stage, (void)x;
+    (void)val, (void)stage, (void)x;
     if (g->state == STAGE_LANDED) g->state = STAGE_READY;
-    g->used = false;
+    for (int r = 0; r < s->k->nrole; r++)
+        if (g->by[r].done != UNFINISHED) g->by[r].use = USE_NONE;
 }
 
-void ag_sim_barrier(Sim *s) { each_stage(s, publish, 0); }
+/* All roles know all that any of them does. */
+void ag_sim_barrier(Sim *s) {
+    Clock all = {0};
+    each_stage(s, publish, 0);
+    for (int r = 0; r < s->k->nrole; r++) ag_sim_learn(&all, &s->thread[r].clock);
+    for (int r = 0; r < s->k->nrole; r++) {
+        s->thread[r].clock = all;
+        s->thread[r].clock.time[r]++;
+    }
+}
+
+static void release_rows(Sim *s, int val, int stage, Stage *g, int64_t x) {
+    (void)val, (void)stage, (void)x;
+    Access *a = &g->by[s->role];
+    if (a->use == USE_ROWS && a->done != UNFINISHED) a->use = USE_SYNCED;
+}
+
+void ag_sim_warpgroup_sync(Sim *s) { each_stage(s, release_rows, 0); }
+
+static void read_over(Sim *s, int val, int stage, Stage *g, int64_t finished) {
+    (void)val, (void)stage;
+    Access *a = &g->by[s->role];
+    if (a->done == UNFINISHED && a->group <= finished) a->done = s->thread[s->role].clock.time[s->role];
+}
+
+void ag_sim_reads_over(Sim *s) { each_stage(s, read_over, s->thread[s->role].mma_finished); }
 
 static void reset(Sim *s, int val, int stage, Stage *g, int64_t x) {
     (void)s, (void)val, (void)stage, (void)x;
-    *g = (Stage){.x = g->x, .overwritten = -1};
+    clear(g, -1);
 }
 
 void ag_sim_shared_reset(Sim *s) { each_stage(s, reset, 0); }
 
+static bool known_to_some(const Sim *s, const Stage *g) {
+    for (int r = 0; r < s->k->nrole; r++)
+        if (ag_sim_knows(s, r, g)) return true;
+    return false;
+}
+
 static void finished(Sim *s, int val, int stage, Stage *g, int64_t x) {
     (void)x;
-    if (g->state != STAGE_PENDING) return;
-    bool open = g->group >= s->thread[g->role].open_group;
+    if (g->state != STAGE_PENDING || (g->tma && known_to_some(s, g))) return;
+    bool open = !g->tma && g->group >= s->thread[g->role].open_group;
     ag_sim_fail(s, "the kernel ends while a copy into %s [stage %d] is unfinished: %s", ag_sim_name(s, val), stage,
                 open ? "its group was never committed" : "a wait is missing");
 }

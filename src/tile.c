@@ -3,8 +3,13 @@
 
 #include <string.h>
 
-const char *const ag_tile_op_name[] = {"let",  "loop", "if",  "any", "fill",   "copy",  "commit", "wait",
-                                       "sync", "load", "mma", "map", "reduce", "total", "store",  "store_row"};
+const char *const ag_tile_op_name[] = {[TI_LET] = "let",           [TI_LOOP] = "loop",         [TI_IF] = "if",
+                                       [TI_ANY] = "any",           [TI_FILL] = "fill",         [TI_COPY] = "copy",
+                                       [TI_COMMIT] = "commit",     [TI_WAIT] = "wait",         [TI_SYNC] = "sync",
+                                       [TI_EXPECT] = "expect",     [TI_WAIT_BAR] = "wait_bar", [TI_ARRIVE] = "arrive",
+                                       [TI_LOAD] = "load",         [TI_MMA] = "mma",           [TI_MMA_COMMIT] = "mma_commit",
+                                       [TI_MMA_WAIT] = "mma_wait", [TI_MAP] = "map",           [TI_REDUCE] = "reduce",
+                                       [TI_TOTAL] = "total",       [TI_STORE] = "store",       [TI_STORE_ROW] = "store_row"};
 
 Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name) {
     Kernel *k = NEW(d->arena, Kernel);
@@ -68,7 +73,7 @@ Ins *ag_ins(Kernel *k, TileOp op, int dst) {
     Ins *i = NEW(k->arena, Ins);
     i->op = op;
     i->dst = dst;
-    i->a = i->b = -1;
+    i->a = i->b = i->bar = -1;
     return i;
 }
 
@@ -96,4 +101,21 @@ Ins *ag_ins_clone(Kernel *k, const Ins *i) {
     c->body = (Block){0};
     for (const Ins *x = i->body.first; x; x = x->next) ag_block_append(&c->body, ag_ins_clone(k, x));
     return c;
+}
+
+/* ---- scalars that nothing reads */
+static bool reads_val(const Kernel *k, const Block *b, int v) {
+    for (const Ins *i = b->first; i; i = i->next) {
+        for (int e = 0; e < LEN(i->e); e++)
+            if (i->e[e] && ag_expr_uses(k, i->e[e], OP_VAL, v)) return true;
+        if (reads_val(k, &i->body, v)) return true;
+    }
+    return false;
+}
+void ag_remove_dead_lets(Kernel *k, Block *b) {
+    for (Ins *i = b->last, *prev; i; i = prev) { /* readers stand behind */
+        prev = i->prev;
+        bool bound = i->op == TI_LET && (ag_kval(k, i->dst) == k->lo || ag_kval(k, i->dst) == k->hi); /* pipeline asks for them */
+        if (i->op == TI_LET && !bound && !reads_val(k, b, i->dst)) ag_block_remove(b, i);
+    }
 }

@@ -4,7 +4,8 @@
 typedef struct Check {
     const Kernel *k;
     unsigned facts;
-    bool *written;  /* per value: something has been put into it on every way here */
+    const Role *role;
+    bool *written;  /* per value: something has been put into it by this role, on every way here */
     const Ins *ins; /* being checked, for messages */
 } Check;
 
@@ -38,7 +39,8 @@ static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int
     require(c, v->space != SPACE_ROW || (reach >= PER_ROW && v->rows == rows), "a row is read where there are no rows, or other ones");
     require(c, v->space != SPACE_FRAG || (reach == PER_ELEMENT && v->rows == rows && v->cols == cols),
             "a fragment is read by an expression of another shape");
-    require(c, !v->partial || n->index == dst, "a partial row sum is read as a total");
+    bool by_lane = c->ins->op == TI_ANY || n->index == dst || (dst >= 0 && val(c, dst)->partial); /* each lane its own part */
+    require(c, !v->partial || by_lane, "a partial row sum is read as a total");
 }
 
 static void check_expr(const Check *c, Ref r, Reach reach, int rows, int cols, int dst) {
@@ -64,6 +66,8 @@ static void check_uniform(const Check *c, Ref r, Type want) {
     check_expr(c, r, UNIFORM, 0, 0, -1);
 }
 
+static bool is_mbar(const Check *c, int n) { return n >= 0 && n < c->k->nbarrier && c->k->barrier[n].kind == BARRIER_MBAR; }
+
 static void check_copy(const Check *c, const Ins *i) {
     require(c, is_in(c, i->dst, SPACE_SHARED), "the destination is not in shared memory");
     require(c, i->a >= 0 && i->a < TEN_COUNT && c->k->tensor[i->a].rank == 4, "the source is no tensor of rows");
@@ -71,6 +75,25 @@ static void check_copy(const Check *c, const Ins *i) {
     require(c, val(c, i->dst)->cols >= c->k->tensor[i->a].cols, "the tile is narrower than the tensor");
     for (int e = 0; e < 5; e++) check_uniform(c, i->e[e], T_INT);
     require(c, !(c->facts & FACT_PIPELINED) || i->async, "a copy is synchronous after pipeline");
+    require(c, (i->bar >= 0) == c->role->one_thread, "one thread copies by TMA, many by cp.async");
+    if (i->bar < 0) return;
+    require(c, is_mbar(c, i->bar), "its barrier is no mbarrier");
+    require(c, val(c, i->dst)->panels, "TMA writes panels");
+}
+
+/* Stage e[0] of mbarrier n, and with `operand` e[1]. */
+static void check_mbar(const Check *c, const Ins *i, bool operand) {
+    require(c, is_mbar(c, i->n), "there is no such mbarrier");
+    check_uniform(c, i->e[0], T_INT);
+    if (operand) check_uniform(c, i->e[1], T_INT);
+    require(c, i->op != TI_EXPECT || c->role->one_thread, "each thread of the role would announce the bytes");
+}
+
+static void check_sync(const Check *c, const Ins *i) {
+    bool there = i->n >= 0 && i->n < c->k->nbarrier;
+    require(c, there, "there is no such barrier");
+    require(c, !there || c->k->barrier[i->n].kind != BARRIER_MBAR, "an mbarrier takes arrivals and waits");
+    require(c, !c->role->one_thread, "one thread cannot wait for its others");
 }
 
 static void check_load(const Check *c, const Ins *i) {
@@ -92,9 +115,11 @@ static void check_mma(const Check *c, const Ins *i) {
     require(c, a->type == b->type, "the operands differ in type");
     require(c, d->rows == a->rows && a->cols == (i->trans ? b->cols : b->rows) && d->cols == (i->trans ? b->rows : b->cols), "the shapes do not fit");
     require(c, i->zero || c->written[i->dst], "it accumulates into nothing");
-    require(c, a->space == SPACE_SHARED || c->written[i->a], "the left operand was not written");
+    require(c, a->space == SPACE_SHARED || c->written[i->a] || a->lasting, "the left operand was not written");
     check_uniform(c, i->e[0], T_INT);
     if (a->space == SPACE_SHARED) check_uniform(c, i->e[1], T_INT);
+    bool panels = b->panels && (a->space != SPACE_SHARED || a->panels);
+    require(c, !i->async || (panels && c->role->warps % 4 == 0), "asynchronous mma takes warpgroups and panels");
 }
 
 static void check_map(const Check *c, const Ins *i) {
@@ -177,7 +202,12 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_COPY: check_copy(c, i); break;
     case TI_COMMIT: break;
     case TI_WAIT: require(c, i->n >= 0, "a negative number of groups"); break;
-    case TI_SYNC: require(c, i->n >= 0 && i->n < c->k->nbarrier, "there is no such barrier"); break;
+    case TI_SYNC: check_sync(c, i); break;
+    case TI_EXPECT:
+    case TI_WAIT_BAR: check_mbar(c, i, true); break;
+    case TI_ARRIVE: check_mbar(c, i, false); break;
+    case TI_MMA_COMMIT: break;
+    case TI_MMA_WAIT: require(c, i->n >= 0, "a negative number of groups"); break;
     case TI_LOAD: check_load(c, i); break;
     case TI_MMA: check_mma(c, i); break;
     case TI_MAP: check_map(c, i); break;
@@ -218,15 +248,43 @@ static void check_place(Check *c) {
     for (int i = 1; i < k->nslot; i++) require(c, k->slot[i].offset > k->slot[i - 1].offset, "the argument struct is out of order");
 }
 
+/* Roles follow one another; the warps of those with fragments. */
+static int check_roles(const Check *c) {
+    const Kernel *k = c->k;
+    int warps = 0, computing = 1;
+    for (int r = 0; r < k->nrole; r++) {
+        require(c, k->role[r].warp0 == warps, "the roles do not follow one another");
+        warps += k->role[r].warps;
+        if (!k->role[r].one_thread) computing = k->role[r].warps;
+    }
+    require(c, k->nrole >= 1 && k->threads == 32 * warps, "the roles do not add up to the threads");
+    return computing;
+}
+
+static void check_barriers(const Check *c) {
+    for (int i = 0; i < c->k->nbarrier; i++) {
+        const Barrier *b = &c->k->barrier[i];
+        if (b->kind != BARRIER_MBAR) continue;
+        require(c, b->stages >= 1 && b->count >= 1, "an mbarrier has no stage or counts no arrival");
+        if (!(c->facts & FACT_PLACED)) continue;
+        require(c, b->offset >= 0 && b->offset % 8 == 0 && b->offset + 8 * b->stages <= c->k->shared_bytes, "an mbarrier has no place");
+    }
+}
+
 void ag_tile_check(const Kernel *k, unsigned facts) {
-    Check c = {.k = k, .facts = facts, .written = NEWN(k->arena, bool, (size_t)k->nval + 1)};
-    require(&c, k->nrole >= 1 && k->threads == 32 * k->role[0].warps, "the roles do not add up to the threads");
+    Check c = {.k = k, .facts = facts};
+    int warps = check_roles(&c);
     for (int i = 0; i < k->nval; i++) {
         const Val *v = &k->val[i];
         bool tile = v->space == SPACE_FRAG || v->space == SPACE_ROW;
-        require(&c, !tile || (v->rows > 0 && v->rows % (16 * k->role[0].warps) == 0), "a fragment's rows do not divide among the warps");
+        require(&c, !tile || (v->rows > 0 && v->rows % (16 * warps) == 0), "a fragment's rows do not divide among the warps");
         require(&c, v->space != SPACE_FRAG || v->cols % 16 == 0, "a fragment's columns are no multiple of 16");
     }
-    for (int r = 0; r < k->nrole; r++) check_block(&c, &k->role[r].body);
+    check_barriers(&c);
+    for (int r = 0; r < k->nrole; r++) {
+        c.role = &k->role[r];
+        c.written = NEWN(k->arena, bool, (size_t)k->nval + 1);
+        check_block(&c, &c.role->body);
+    }
     if (facts & FACT_PLACED) check_place(&c);
 }

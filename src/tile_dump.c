@@ -28,6 +28,14 @@ static void put_stage(Dump *d, int v, Ref stage) {
     ag_put(d->out, "]");
 }
 
+static void put_mbar(Dump *d, int bar, Ref stage) {
+    ag_put(d->out, "%s", d->k->barrier[bar].name);
+    if (d->k->barrier[bar].stages == 1) return;
+    ag_put(d->out, "[");
+    put_expr(d, stage);
+    ag_put(d->out, "]");
+}
+
 static void put_exprs(Dump *d, const char *before, const Ref *e, int n, const char *after) {
     ag_put(d->out, "%s", before);
     for (int i = 0; i < n; i++) {
@@ -65,8 +73,24 @@ static void put_operands(Dump *d, const Ins *i) {
         ag_put(d->out, " <- %s", k->tensor[i->a].name);
         put_exprs(d, "[", i->e + 3, 2, ", ");
         put_exprs(d, "rows ", i->e + 1, 1, " ..]");
-        put_exprs(d, " below ", i->e + 2, 1, i->async ? " async" : "");
+        put_exprs(d, " below ", i->e + 2, 1, i->bar >= 0 ? " by TMA, " : i->async ? " async" : "");
+        if (i->bar >= 0) put_mbar(d, i->bar, i->e[0]);
         break;
+    case TI_EXPECT:
+        ag_put(d->out, " ");
+        put_mbar(d, i->n, i->e[0]);
+        put_exprs(d, " ", i->e + 1, 1, " bytes");
+        break;
+    case TI_WAIT_BAR:
+        ag_put(d->out, " ");
+        put_mbar(d, i->n, i->e[0]);
+        put_exprs(d, " parity ", i->e + 1, 1, "");
+        break;
+    case TI_ARRIVE:
+        ag_put(d->out, " ");
+        put_mbar(d, i->n, i->e[0]);
+        break;
+    case TI_MMA_WAIT:
     case TI_WAIT: ag_put(d->out, " groups %d", i->n); break;
     case TI_SYNC: ag_put(d->out, " %s", k->nbarrier ? k->barrier[i->n].name : "?"); break;
     case TI_LOAD:
@@ -78,7 +102,7 @@ static void put_operands(Dump *d, const Ins *i) {
         put_stage(d, i->a, i->e[1]);
         ag_put(d->out, " . ");
         put_stage(d, i->b, i->e[0]);
-        ag_put(d->out, i->trans ? "^T" : "");
+        ag_put(d->out, "%s%s", i->trans ? "^T" : "", i->async ? " async" : "");
         break;
     case TI_REDUCE:
         ag_put(d->out, " %s = %s(", name(d, i->dst), ag_op[i->reduce].name);
@@ -95,7 +119,8 @@ static void put_operands(Dump *d, const Ins *i) {
         ag_put(d->out, " <- %s", name(d, i->a));
         if (i->op == TI_STORE && i->b >= 0) ag_put(d->out, " through %s", name(d, i->b));
         break;
-    case TI_COMMIT: break;
+    case TI_COMMIT:
+    case TI_MMA_COMMIT: break;
     }
 }
 
@@ -117,6 +142,7 @@ static void dump_values(Dump *d) {
         const Val *v = &k->val[i];
         if (v->space == SPACE_SHARED) {
             ag_put(d->out, "shared  %-8s %d x %d x %d %s", v->name.s, v->stages, v->rows, v->cols, ag_dtype_name[v->type]);
+            if (v->panels) ag_put(d->out, " in panels");
             if (v->offset >= 0)
                 ag_put(d->out, "  at %d, %d bytes, swizzle %d%s", v->offset, v->bytes * v->stages, v->swizzle,
                        v->over >= 0 ? ", over the others" : "");
@@ -124,10 +150,30 @@ static void dump_values(Dump *d) {
         }
         if (v->space == SPACE_FRAG)
             ag_put(d->out, "frag    %-8s %d x %d %s%s", v->name.s, v->rows, v->cols, ag_dtype_name[v->type], layout[v->layout]);
+        if (v->lasting) ag_put(d->out, " lasting");
         if (v->space == SPACE_ROW) ag_put(d->out, "row     %-8s %d%s", v->name.s, v->rows, v->partial ? " partial" : "");
         if (v->space == SPACE_FRAG || v->space == SPACE_ROW)
             ag_put(d->out, v->reference >= 0 ? ", relative to %s\n" : "\n", v->reference >= 0 ? name(d, v->reference) : "");
     }
+}
+
+static void dump_barrier(Buf *out, const Barrier *b) {
+    static const char *const who[] = {[BARRIER_BLOCK] = "all threads of the block", [BARRIER_WARPGROUP] = "the threads of each warpgroup"};
+    ag_put(out, "barrier %s  ", b->name);
+    if (b->kind != BARRIER_MBAR) {
+        ag_put(out, "%s\n", who[b->kind]);
+        return;
+    }
+    ag_put(out, "%d mbarrier%s of %d arrival%s", b->stages, b->stages == 1 ? "" : "s", b->count, b->count == 1 ? "" : "s");
+    if (b->offset >= 0) ag_put(out, "  at %d", b->offset);
+    ag_put(out, "\n");
+}
+
+static void dump_role(Dump *d, const Role *r) {
+    ag_put(d->out, "\nrole %s  warps %d%s", r->name, r->warps, r->one_thread ? ", one thread runs" : "");
+    if (r->regs > 0) ag_put(d->out, "  registers %d", r->regs);
+    ag_put(d->out, "\n");
+    dump_block(d, &r->body);
 }
 
 void ag_tile_dump(Buf *out, const Kernel *k) {
@@ -136,9 +182,6 @@ void ag_tile_dump(Buf *out, const Kernel *k) {
     put_exprs(&d, "grid    ", &k->blocks, 1, "\n");
     if (k->guard) put_exprs(&d, "guard   ", &k->guard, 1, "\n");
     dump_values(&d);
-    for (int i = 0; i < k->nbarrier; i++) ag_put(out, "barrier %s  all threads of the block\n", k->barrier[i].name);
-    for (int r = 0; r < k->nrole; r++) {
-        ag_put(out, "\nrole %s  warps %d\n", k->role[r].name, k->role[r].warps);
-        dump_block(&d, &k->role[r].body);
-    }
+    for (int i = 0; i < k->nbarrier; i++) dump_barrier(out, &k->barrier[i]);
+    for (int r = 0; r < k->nrole; r++) dump_role(&d, &k->role[r]);
 }

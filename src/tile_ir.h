@@ -30,6 +30,8 @@ typedef struct Val {
     int reference;     /* carried values: the row value (running maximum) that the content is relative to; -1 */
     int carry;         /* index of the Math carry it holds, -1 */
     bool nonneg;       /* scalars: known to be >= 0 */
+    bool panels;  /* shared: kept as panels of 64 columns, a panel being rows x 128 bytes with 128-byte swizzle: what TMA writes and wgmma reads */
+    bool lasting; /* fragments: what one block of the role writes another reads */
     Span span;
 } Val;
 
@@ -42,11 +44,16 @@ typedef enum TileOp {
     TI_FILL, /* dst (fragment or row) = e[0] (constant) */
     TI_COPY, /* shared dst [stage e[0]] = rows e[1] .. e[1]+rows of tensor a at batch e[3], head e[4]; rows >= e[2] and columns past the tensor's are zero;
                     async: by cp.async in the open group, else complete at the next barrier */
-    TI_COMMIT, /* closes the open cp.async group */
-    TI_WAIT,   /* until at most n of this thread's groups are unfinished */
-    TI_SYNC,   /* barrier n: all threads of the roles taking part */
-    TI_LOAD,   /* fragment dst (A operand) = shared a [stage e[0]] */
-    TI_MMA,    /* fragment dst (accumulator) += a x b; a: shared [stage e[1]] or A fragment; b: shared [stage e[0]], rows are keys.
+    TI_COMMIT,     /* closes the open cp.async group */
+    TI_WAIT,       /* until at most n of this thread's groups are unfinished */
+    TI_SYNC,       /* barrier n: all threads of the block, or those of each warpgroup of the role */
+    TI_EXPECT,     /* one arrival on mbarrier n [stage e[0]], whose phase then also waits for e[1] bytes of copies */
+    TI_WAIT_BAR,   /* until mbarrier n [stage e[0]] has completed its phase of parity e[1] */
+    TI_ARRIVE,     /* each warp of the role arrives once on mbarrier n [stage e[0]] */
+    TI_MMA_COMMIT, /* closes the open group of asynchronous mma */
+    TI_MMA_WAIT,   /* until at most n groups of asynchronous mma of this role are unfinished */
+    TI_LOAD,       /* fragment dst (A operand) = shared a [stage e[0]] */
+    TI_MMA,        /* fragment dst (accumulator) += a x b; a: shared [stage e[1]] or A fragment; b: shared [stage e[0]], rows are keys.
                     trans: dst = a b^T (b's rows are dst's columns), else dst = a b (b's rows are summed over).  zero: dst is cleared first */
     TI_MAP, /* dst (fragment or row) = e[0] at each element, rounded to dst's type.  In e[0]: VAL of a fragment is its element at the same place, VAL of a
                     row the row's value; AXIS q = e[1] + row, AXIS k = e[2] + column (positions) */
@@ -67,7 +74,8 @@ struct Ins {
     int dst, a, b; /* values (a of TI_COPY: tensor); -1: none */
     int n;         /* TI_WAIT: groups; TI_SYNC: barrier; TI_STORE, TI_STORE_ROW: tensor; TI_LOOP: step */
     Op reduce;
-    bool async, trans, zero;
+    bool async, trans, zero; /* async mma: runs until a TI_MMA_WAIT */
+    int bar;                 /* TI_COPY: mbarrier [stage e[0]] that its bytes count for, by TMA; -1: cp.async */
     Ref e[5];
     Block body;
     Span span;        /* what in the spec or schedule it comes from */
@@ -75,15 +83,23 @@ struct Ins {
     Ins *prev, *next;
 };
 
-typedef enum BarrierKind { BARRIER_BLOCK } BarrierKind; /* __syncthreads */
+typedef enum BarrierKind {
+    BARRIER_BLOCK,     /* __syncthreads */
+    BARRIER_WARPGROUP, /* the 128 threads of each warpgroup of a role by themselves */
+    BARRIER_MBAR       /* `stages` mbarriers in shared memory; a phase completes with `count` arrivals and all bytes that were announced */
+} BarrierKind;
 typedef struct Barrier {
     const char *name;
     BarrierKind kind;
+    int stages, count;
+    int offset; /* of stage 0 in shared memory, 8 bytes each; set by place, -1 before */
 } Barrier;
 
 typedef struct Role {
-    const char *name; /* "all" on the portable path */
+    const char *name; /* "all" on the portable path; "math" and "load" with wgmma */
     int warp0, warps;
+    int regs;        /* registers per thread by setmaxnreg; 0: as launched */
+    bool one_thread; /* its first thread alone runs the body */
     Block body;
 } Role;
 
@@ -109,7 +125,7 @@ typedef struct Kernel {
     KernelTensor tensor[TEN_COUNT];
     Role role[2];
     int nrole;
-    Barrier barrier[2];
+    Barrier barrier[8];
     int nbarrier;
     int threads, per_sm;
     int shared_bytes;       /* set by place */
@@ -122,12 +138,15 @@ typedef struct Kernel {
     Ref plain_lo, plain_hi; /* VALs, set by split: key tiles [plain_lo, plain_hi) need no guard; 0: none are told apart */
     Slot slot[META_SLOTS];  /* argument struct, set by place */
     int nslot, param_bytes;
+    TmapMeta tmap[META_TMAPS]; /* how tensors are read by TMA: SLOT_TMAP's `index` counts these */
+    int ntmap;
     Str numerics; /* class, e.g. "f32acc-ex2-n64" */
 } Kernel;
 
 /* ---- tile.c: building and editing */
 Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name);
-int ag_val(Kernel *k, Val v); /* adds a value, returns its index */
+static inline int ag_panel_cols(int cols) { return (cols + 63) / 64 * 64; } /* columns that a tile kept as panels takes */
+int ag_val(Kernel *k, Val v);                                               /* adds a value, returns its index */
 int ag_val_scalar(Kernel *k, const char *name, Type t);
 Ins *ag_ins(Kernel *k, TileOp op, int dst); /* fresh, unlinked; operands -1 */
 void ag_block_append(Block *b, Ins *i);
@@ -135,6 +154,7 @@ void ag_block_insert_before(Block *b, Ins *at, Ins *i); /* at NULL: at the end *
 void ag_block_insert_after(Block *b, Ins *at, Ins *i);  /* at NULL: at the start */
 void ag_block_remove(Block *b, Ins *i);
 Ins *ag_ins_clone(Kernel *k, const Ins *i);                  /* deep */
+void ag_remove_dead_lets(Kernel *k, Block *b);               /* scalars of b that nothing in it reads; Kernel.lo and hi stay */
 Ref ag_kval(Kernel *k, int val);                             /* VAL node of a value */
 bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index); /* does r read this leaf? */
 bool ag_nonneg(const Kernel *k, Ref r);                      /* int node that is provably >= 0 */

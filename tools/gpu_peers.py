@@ -152,11 +152,12 @@ def compile_programs(ctx, D, causal, own):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--schedule", default="", metavar="dN=FILE,...", help="schedule files to time beside the shipped ones")
+    parser.add_argument("--arch", help="target of attngen's kernels, by default that of the GPU")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--only", default="", help="only points with this text in `D 128 S 4096 causal`")
     parser.add_argument("--json", help="write everything that was measured to this file")
     args = parser.parse_args()
-    own, ctx = schedules(args.schedule), attngen.Context()
+    own, ctx = schedules(args.schedule), attngen.Context(arch=args.arch)
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     machine = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "arch": ctx.arch}
     print(", ".join(f"{k} {v}" for k, v in machine.items()))

@@ -13,7 +13,10 @@ LEAF int floor_mod(int a, int b) {
     int r = a % b;
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
-LEAF float floor_mod(float a, float b) {
+
+//@ leaf floor_fmod needs LEAF
+// The same of floats.
+LEAF float floor_fmod(float a, float b) {
     if (b == 0.f) return 0.f;
     float r = fmodf(a, b);
     return r != 0.f && (r < 0.f) != (b < 0.f) ? r + b : r;
@@ -34,6 +37,10 @@ LEAF int ceil_div(int a, int b) { return a / b + (a % b > 0); }
 //@ leaf finite_or_zero needs LEAF NEG_INF
 // x, but 0 where x is minus infinity: the reference of a row that has seen no key.
 LEAF float finite_or_zero(float x) { return x == NEG_INF ? 0.f : x; }
+
+//@ leaf seen_or_nan needs LEAF NEG_INF
+// x, but NaN where x is minus infinity: a reference that no speculation on a row without keys survives.
+LEAF float seen_or_nan(float x) { return x == NEG_INF ? __int_as_float(0x7fffffff) : x; }
 
 //@ leaf sigmoid needs LEAF
 // 1 / (1 + e^-x).

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs `attngen emit` on every NAME.yaml of spec/ (as the spec) and schedule/ (as the schedule of the shipped spec `causal`), and compares
-# stderr with NAME.err to the letter and the exit code with 3, or with what NAME.exit says.
+# stderr with NAME.err to the letter and the exit code with 3, or with what NAME.exit says.  The target is sm_80, or what NAME.arch says.
 # usage: tests/errors/run.sh [--update]     --update rewrites the .err files
 # ATTNGEN: the binary, default build/attngen
 cd "$(dirname "$0")/../.." || exit 2
@@ -17,7 +17,9 @@ for file in tests/errors/{spec,schedule}/*.yaml; do
     base=${file%.yaml}
     want_exit=3
     [ -e "$base.exit" ] && want_exit=$(<"$base.exit")
-    got=$("$attngen" emit "${arguments[@]}" -a sm_80 2>&1 >/dev/null; echo "exit $?")
+    arch=sm_80
+    [ -e "$base.arch" ] && arch=$(<"$base.arch")
+    got=$("$attngen" emit "${arguments[@]}" -a "$arch" 2>&1 >/dev/null; echo "exit $?")
     got_exit=${got##*exit }
     got=${got%exit *}
     [ "$1" = --update ] && printf '%s' "$got" >"$base.err"

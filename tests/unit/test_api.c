@@ -103,9 +103,9 @@ static void test_statuses(void **state) {
 
 static void test_names(void **state) {
     (void)state;
-    static const char *const arch[] = {"sm_80", "sm_86", "sm_89", "sm_90"};
-    for (size_t i = 0; i < 4; i++) assert_string_equal(attngen_known_arch(i), arch[i]);
-    assert_null(attngen_known_arch(4));
+    static const char *const arch[] = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"};
+    for (size_t i = 0; i < 5; i++) assert_string_equal(attngen_known_arch(i), arch[i]);
+    assert_null(attngen_known_arch(5));
     attngen_source s;
     size_t n = 0;
     for (; attngen_shipped_spec_name(n); n++) assert_int_equal(attngen_shipped_spec(&s, attngen_shipped_spec_name(n)), ATTNGEN_OK);

@@ -217,7 +217,7 @@ static void test_all_errors_of_both_files(void **state) {
     Compilation *c = ag_compile_text(&spec, &schedule, "sm_91", NULL, 0, NULL);
     char *text = report(c);
     assert_int_equal(c->diag.status, ATTNGEN_E_SPEC);
-    assert_non_null(strstr(text, "error: no kernels for the architecture `sm_91`; known: sm_80, sm_86, sm_89, sm_90\n"));
+    assert_non_null(strstr(text, "error: no kernels for the architecture `sm_91`; known: sm_80, sm_86, sm_89, sm_90, sm_90a\n"));
     assert_true(count(text, "a.yaml:2:") >= 1);
     assert_true(count(text, "a.yaml:3:") >= 1);
     assert_true(count(text, "b.yaml:3:") >= 1);

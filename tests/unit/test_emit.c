@@ -22,8 +22,10 @@ static const char *code_of(const Compilation *c) {
     return p;
 }
 
+static const char *arch_for(const Schedule *s) { return s->f[F_MMA_FAMILY].v == FAMILY_WGMMA ? "sm_90a" : "sm_80"; }
+
 static Compilation *emit(const char *spec, const Schedule *s) {
-    Compilation *c = compile_schedule(spec, s, "sm_80", D16, NULL);
+    Compilation *c = compile_schedule(spec, s, arch_for(s), D16, NULL);
     must_compile(c);
     return c;
 }
@@ -36,37 +38,75 @@ static Schedule rich_schedule(void) {
     s.f[F_K_STAGES].v = s.f[F_V_STAGES].v = 2;
     return s;
 }
+static Schedule rich_wgmma(void) {
+    Schedule s = small_wgmma(1);
+    s.f[F_LOOP_FORM].v = 0;
+    s.f[F_REGS_MATH].v = 208; /* enough for a second warpgroup */
+    return s;
+}
 
-static const struct {
+/* Another value of a field than in the base; `with` is changed beside it where a law asks for that. */
+typedef struct Change {
     FieldId id;
-    int64_t other; /* than in rich_schedule */
-} other_value[] = {
-    {F_TILE_M, 64}, {F_TILE_N, 32},   {F_Q_OPERAND, 1}, {F_WARPS, 1},   {F_K_STAGES, 3}, {F_V_STAGES, 3}, {F_O_STORE, 1},
-    {F_ACQUIRE, 1}, {F_LOOP_FORM, 0}, {F_DIRECTION, 1}, {F_LONGEST, 1}, {F_GROUP_MB, 1}, {F_PER_SM, 2},   {F_RESCALE, 1},
+    int64_t other;
+    FieldId with;
+    int64_t with_value;
+} Change;
+static const Change mma_sync_change[] = {
+    {F_TILE_M, 64, F_TILE_M, 64},     {F_TILE_N, 32, F_TILE_N, 32},     {F_Q_OPERAND, 1, F_Q_OPERAND, 1}, {F_WARPS, 1, F_WARPS, 1},
+    {F_K_STAGES, 3, F_K_STAGES, 3},   {F_V_STAGES, 3, F_V_STAGES, 3},   {F_O_STORE, 1, F_O_STORE, 1},     {F_ACQUIRE, 1, F_ACQUIRE, 1},
+    {F_LOOP_FORM, 0, F_LOOP_FORM, 0}, {F_DIRECTION, 1, F_DIRECTION, 1}, {F_LONGEST, 1, F_LONGEST, 1},     {F_GROUP_MB, 1, F_GROUP_MB, 1},
+    {F_PER_SM, 2, F_PER_SM, 2},       {F_RESCALE, 1, F_RESCALE, 1},
+};
+static const Change wgmma_change[] = {
+    {F_TILE_M, 128, F_CONSUMERS, 2},    {F_TILE_N, 32, F_TILE_N, 32},     {F_CONSUMERS, 2, F_TILE_M, 128}, {F_REGS_MATH, 200, F_REGS_MATH, 200},
+    {F_REGS_LOAD, 24, F_REGS_LOAD, 24}, {F_K_STAGES, 3, F_K_STAGES, 3},   {F_V_STAGES, 3, F_V_STAGES, 3},  {F_O_STORE, 1, F_O_STORE, 1},
+    {F_OVERLAP, 0, F_OVERLAP, 0},       {F_LOOP_FORM, 1, F_LOOP_FORM, 1}, {F_DIRECTION, 1, F_OVERLAP, 0},  {F_LONGEST, 1, F_LONGEST, 1},
+    {F_GROUP_MB, 1, F_GROUP_MB, 1},     {F_SOFTMAX, 1, F_SOFTMAX, 1},
 };
 
 static void must_be_right_on_small_shapes(const Compilation *c) {
     for (int i = 0; i < LEN(small_shapes); i++) must_be_right(c, &small_shapes[i], 7);
 }
 
-static void test_every_field(void **state) {
-    (void)state;
-    bool tried[F_COUNT] = {false};
-    Schedule base = rich_schedule();
-    Compilation *a = emit(SPEC, &base);
+static void try_changes(const Schedule *base, const Change *change, int n, bool *tried) {
+    Compilation *a = emit(SPEC, base);
     must_be_right_on_small_shapes(a);
-    for (int i = 0; i < LEN(other_value); i++) {
-        Schedule s = base;
-        s.f[other_value[i].id].v = other_value[i].other;
-        tried[other_value[i].id] = true;
+    for (int i = 0; i < n; i++) {
+        Schedule s = *base;
+        s.f[change[i].id].v = change[i].other;
+        s.f[change[i].with].v = change[i].with_value;
+        tried[change[i].id] = true;
         Compilation *b = emit(SPEC, &s);
-        if (strcmp(code_of(a), code_of(b)) == 0) fail_msg("%s has no effect", ag_field[other_value[i].id].path);
+        if (strcmp(code_of(a), code_of(b)) == 0) fail_msg("%s has no effect", ag_field[change[i].id].path);
         must_be_right_on_small_shapes(b);
         ag_compilation_free(b);
     }
-    for (int i = 0; i < F_COUNT; i++) /* whoever adds a field adds a row; a field of one value can have no effect yet */
-        if (!tried[i] && ag_field[i].min != ag_field[i].max) fail_msg("%s is not tried", ag_field[i].path);
     ag_compilation_free(a);
+}
+
+/* Whoever adds a field adds a row, to each family that heeds it, but for those that are fixed there. */
+static void must_be_tried(const Schedule *base, const bool *tried, const FieldId *fixed, int n) {
+    for (int i = 0; i < F_COUNT; i++) {
+        bool other = i == F_MMA_FAMILY || ag_field_idle(base, (FieldId)i) || ag_field[i].min == ag_field[i].max;
+        for (int k = 0; k < n; k++) other |= fixed[k] == (FieldId)i;
+        if (!tried[i] && !other) fail_msg("%s is not tried", ag_field[i].path);
+    }
+}
+
+static void test_every_field(void **state) {
+    (void)state;
+    static const FieldId fixed[] = {F_PER_SM, F_RESCALE}; /* with wgmma these have one legal value */
+    bool tried[F_COUNT] = {false}, tried_wgmma[F_COUNT] = {false};
+    Schedule base = rich_schedule(), wgmma = rich_wgmma();
+    try_changes(&base, mma_sync_change, LEN(mma_sync_change), tried);
+    must_be_tried(&base, tried, NULL, 0);
+    try_changes(&wgmma, wgmma_change, LEN(wgmma_change), tried_wgmma);
+    must_be_tried(&wgmma, tried_wgmma, fixed, LEN(fixed));
+    Compilation *a = emit(SPEC, &base), *b = emit(SPEC, &wgmma);
+    assert_string_not_equal(code_of(a), code_of(b));
+    ag_compilation_free(a);
+    ag_compilation_free(b);
 }
 
 static void test_order(void **state) {
@@ -85,14 +125,14 @@ static void test_order(void **state) {
 }
 
 /* The closed schedule gives the same text as the one that it closes, to the byte. */
-static void check_closed(const char *spec, const char *schedule, const attngen_dim *dims) {
-    Compilation *a = compile_raw(spec, schedule, "sm_90", dims, NULL);
+static void check_closed_on(const char *arch, const char *spec, const char *schedule, const attngen_dim *dims) {
+    Compilation *a = compile_raw(spec, schedule, arch, dims, NULL);
     if (a->diag.status == ATTNGEN_E_UNSUPPORTED) { /* not for this head dim */
         ag_compilation_free(a);
         return;
     }
     must_compile(a);
-    Compilation *b = compile_schedule(spec, a->sched, "sm_90", dims, NULL);
+    Compilation *b = compile_schedule(spec, a->sched, arch, dims, NULL);
     must_compile(b);
     assert_string_equal(a->cu.s, b->cu.s);
     assert_null(strstr(b->diag.file[2].text.s, "auto"));
@@ -105,12 +145,19 @@ static void check_closed(const char *spec, const char *schedule, const attngen_d
     ag_compilation_free(b);
 }
 
+static void check_closed(const char *spec, const char *schedule, const attngen_dim *dims) {
+    check_closed_on("sm_90", spec, schedule, dims);
+    check_closed_on("sm_90a", spec, schedule, dims);
+}
+
 static void test_closed_schedule(void **state) {
     (void)state;
     static const double D[] = {64, 128, 256};
     static const char *const autos[] = {
         "schema: attngen.schedule/1\n",
         "schema: attngen.schedule/1\ntile: {m: auto, n: 64}\ngrid: {order: [h, m, b]}\n",
+        "schema: attngen.schedule/1\nmma: {family: wgmma}\ntile: {m: auto, n: auto}\nroles: {consumer: {warpgroups: 1}}\n",
+        "schema: attngen.schedule/1\nmma: {family: wgmma}\nloop: {form: peeled}\nnumerics: {softmax: speculative}\n",
         "schema: attngen.schedule/1\ntile: {m: 64, n: auto}\nstaging: {k: {stages: 2}}\ngrid: {longest_first: auto, group_mb: 5}\n",
     };
     for (int i = 0; i < LEN(D); i++) {
@@ -176,6 +223,17 @@ static void test_clean(void **state) {
         s.f[F_O_STORE].v = turn >> 3 & 1;
         s.f[F_RESCALE].v = turn >> 4 & 1;
         s.f[F_GROUP_MB].v = turn >> 5 & 1;
+        Compilation *c = emit(SPEC, &s);
+        check_clean(c->cu.s);
+        ag_compilation_free(c);
+    }
+    for (int turn = 0; turn < 32; turn++) {
+        Schedule s = rich_wgmma();
+        s.f[F_OVERLAP].v = turn & 1;
+        s.f[F_SOFTMAX].v = (turn & 7) == 3;
+        s.f[F_LOOP_FORM].v = turn >> 2 & 1;
+        s.f[F_O_STORE].v = turn >> 3 & 1;
+        s.f[F_GROUP_MB].v = turn >> 4 & 1;
         Compilation *c = emit(SPEC, &s);
         check_clean(c->cu.s);
         ag_compilation_free(c);

@@ -413,6 +413,8 @@ static void test_bounds(void **state) {
     (void)state;
     assert_true(ag_error_bound("f32acc-ex2-n64").naive == 2 && ag_error_bound("f32acc-ex2-n64").half_ulps == 1);
     assert_true(ag_error_bound("f32acc-ex2-n64-lazy8").naive == 2 && ag_error_bound("f32acc-ex2-n64-lazy8").half_ulps == 2);
+    assert_true(ag_error_bound("f32acc-ex2-n128-spec40").naive == 2 && ag_error_bound("f32acc-ex2-n128-spec40").half_ulps == 2);
+    assert_true(ag_error_bound("f32acc-ex2-n128-spec14").naive == 2 && ag_error_bound("f32acc-ex2-n128-spec14").half_ulps == 2);
 }
 
 int main(void) {

@@ -99,24 +99,47 @@ static void put_spec(Buf *out) {
 
 /* ---- schedules */
 
-static Schedule random_schedule(void) {
-    Schedule s = small_schedule();
-    int warps = between(1, 3), order[3] = {AX_Q, AX_H, AX_B};
-    for (int i = 0; i < F_COUNT; i++) s.f[i].v = ag_field[i].kind == FIELD_INT ? s.f[i].v : between(ag_field[i].min, ag_field[i].max);
-    s.f[F_WARPS].v = warps;
-    s.f[F_TILE_M].v = 16 * warps * between(1, 2);
-    s.f[F_TILE_N].v = 16 * between(1, 3);
-    s.f[F_K_STAGES].v = between(1, 4);
-    s.f[F_V_STAGES].v = between(1, 4);
-    if (s.f[F_K_STAGES].v < 2 || s.f[F_V_STAGES].v < 2) s.f[F_ACQUIRE].v = 0;
-    s.f[F_PER_SM].v = between(1, 2);
+static void random_order(Schedule *s) {
     for (int i = 2; i > 0; i--) {
-        int j = below(i + 1), x = order[i];
-        order[i] = order[j];
-        order[j] = x;
+        int j = below(i + 1), x = s->order[i];
+        s->order[i] = s->order[j];
+        s->order[j] = x;
     }
-    memcpy(s.order, order, sizeof order);
-    s.f[F_GROUP_MB].v = order[0] == AX_Q && chance(60) ? between(1, 40) : 0;
+    s->f[F_GROUP_MB].v = s->order[0] == AX_Q && chance(60) ? between(1, 40) : 0;
+}
+
+/* Fields of words and bools, and the stages. */
+static void random_words(Schedule *s) {
+    Field *f = s->f;
+    for (int i = 0; i < F_COUNT; i++)
+        if (ag_field[i].kind != FIELD_INT && i != F_MMA_FAMILY) f[i].v = between(ag_field[i].min, ag_field[i].max);
+    f[F_TILE_N].v = 16 * between(1, 3);
+    f[F_K_STAGES].v = between(1, 4);
+    f[F_V_STAGES].v = between(1, 4);
+}
+
+static Schedule random_mma_sync(void) {
+    Schedule s = small_schedule();
+    Field *f = s.f;
+    random_words(&s);
+    f[F_WARPS].v = between(1, 3);
+    f[F_TILE_M].v = 16 * f[F_WARPS].v * between(1, 2);
+    f[F_PER_SM].v = between(1, 2);
+    if (f[F_K_STAGES].v < 2 || f[F_V_STAGES].v < 2) f[F_ACQUIRE].v = 0;
+    random_order(&s);
+    return s;
+}
+
+static Schedule random_wgmma(void) {
+    Schedule s = small_wgmma(between(1, 2));
+    Field *f = s.f;
+    random_words(&s);
+    f[F_REGS_MATH].v -= 8 * between(0, 3);
+    f[F_RESCALE].v = 0;
+    if (chance(60)) f[F_OVERLAP].v = 1; /* else half of them */
+    if (f[F_OVERLAP].v) f[F_DIRECTION].v = 0;
+    if (!f[F_OVERLAP].v || f[F_LOOP_FORM].v) f[F_SOFTMAX].v = 0;
+    random_order(&s);
     return s;
 }
 
@@ -133,13 +156,14 @@ static Case random_shape(void) {
                             : chance(90) ? between(-80, 120)
                                          : 1 << 28,
                   .layout = (TensorLayout)below(LAY_COUNT),
+                  .large = chance(25),
                   .param = chance(40) ? between(1, 100) : 0,
                   .no_lse = chance(10)};
 }
 
 static void test_random(void **state) {
     (void)state;
-    static const char *const arch[] = {"sm_80", "sm_86", "sm_89", "sm_90"};
+    static const char *const arch[] = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"};
     /* The contract's limit is twice the error of one naive computation.  That error may be small by luck; among thousands of rows with few keys some are. */
     enum { SHAPES = 3, SLACK = 2 };
     uint64_t seed = state_of;
@@ -148,11 +172,12 @@ static void test_random(void **state) {
         state_of = seed + (uint64_t)turn * 1000003u;
         Buf spec = {0};
         put_spec(&spec);
-        Schedule s = random_schedule();
+        bool wgmma = chance(40);
+        Schedule s = wgmma ? random_wgmma() : random_mma_sync();
         attngen_dim dims[] = {
             {"D", between(1, 40)}, {"Dv", between(24, 48)}, {"dtype", chance(50) ? ATTNGEN_F16 : ATTNGEN_BF16}, {"w", between(0, 40)}, {NULL, 0}};
         if (chance(70)) dims[3] = (attngen_dim){NULL, 0};
-        Compilation *c = compile_schedule(spec.s, &s, arch[below(LEN(arch))], dims, chance(50) ? "place" : NULL);
+        Compilation *c = compile_schedule(spec.s, &s, wgmma ? "sm_90a" : arch[below(LEN(arch))], dims, chance(50) ? "place" : NULL);
         if (c->diag.status != ATTNGEN_OK) print_error("turn %d\n", turn);
         must_compile(c);
         for (int i = 0; i < SHAPES; i++) {

@@ -1,16 +1,5 @@
 /* test_simulate.c: the simulator takes what the compiler makes, and catches every way of breaking it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "check_case.h"
-#include "compile.h"
+#include "hand.h"
 
 static const char CAUSAL[] = "attention: causal\nmask: k <= q\n";
 static const char DENSE[] = "attention: dense\n";
@@ -23,17 +12,8 @@ static const char RICH[] =
     "score: (clamp(s, -cap, cap) + sigmoid(s) * sin(s) - softplus(-s) + sqrt(abs(s)) + min(s, 1.0) / (1.0 + relu(s))) if far else "
     "cap * tanh(s / cap) + 0.01 * (k // 2) - exp(-abs(s))\nmask: far or q != 7\n";
 
-/* A small kernel: 32 queries by 16 keys, D 16. */
-#define SCHEDULE(q_operand, k_stages, v_stages, store, acquire, form, direction)                                                                     \
-    "schema: attngen.schedule/1\nname: small\ntarget: {arch: [sm_80]}\napplies_to: {head_dim: {min: 1, max: 64}}\n"                                  \
-    "tile: {m: 32, n: 16}\nmma: {family: mma_sync, q_operand: " q_operand "}\nroles: {warps: 2}\n"                                                   \
-    "staging:\n  k: {stages: " k_stages "}\n  v: {stages: " v_stages "}\n  o: {store: " store "}\n"                                                  \
-    "pipeline: {acquire: " acquire "}\nloop: {form: " form ", direction: " direction                                                                 \
-    "}\ngrid: {order: [m, h, b], longest_first: false, ctas_per_sm: 1}\n"
 static const char PLAIN[] = SCHEDULE("smem", "1", "1", "smem", "each", "peeled", "reverse");
 static const char DOUBLE[] = SCHEDULE("regs", "2", "2", "direct", "together", "flagged", "forward");
-
-static attngen_source source(const char *name, const char *text) { return (attngen_source){name, text, strlen(text)}; }
 
 static Compilation *compile(const char *spec, const char *schedule) {
     const attngen_dim dims[] = {{"D", 16}};
@@ -47,64 +27,11 @@ static Compilation *compile(const char *spec, const char *schedule) {
     return c;
 }
 
-/* Runs the kernel on random tensors of the case; "" or the message. */
-static char *simulate(const Compilation *c, const Case *shape) {
-    CaseData d;
-    Buf message = {0};
-    assert_true(ag_check_data(&d, shape, c->fn.spec, 1));
-    ag_check_poison(&d, c->fn.spec);
-    bool ok = ag_simulate(c->fn.kernel, &d.call, &message);
-    assert_int_equal(ok, message.n == 0);
-    ag_check_data_free(&d);
-    return message.s ? message.s : calloc(1, 1);
-}
-
-static void expect(const Compilation *c, const Case *shape, const char *message) {
-    char *got = simulate(c, shape);
-    assert_string_equal(got, message);
-    free(got);
-}
-
 static const Case shape40 = {.B = 1, .Hkv = 2, .group = 2, .Sq = 40, .Sk = 40, .offset = ATTNGEN_ALIGN_END};
 
 /* ---- a kernel by hand: what the passes made of CAUSAL or DENSE with 32 queries by 16 keys and one stage each, when this was written; the breakages below
  * count on its shape */
 
-typedef struct Hand {
-    Kernel *k;
-    Block *at; /* where instructions go */
-    Span span; /* of those made now */
-} Hand;
-
-static int val_named(const Kernel *k, const char *name) {
-    for (int v = 0; v < k->nval; v++)
-        if (ag_str_is(k->val[v].name, name)) return v;
-    fail_msg("no value %s", name);
-    return -1;
-}
-
-static Ref use(Hand *h, const char *name) { return ag_kval(h->k, val_named(h->k, name)); }
-static Ref num(Hand *h, int64_t v) { return ag_node_int(&h->k->nodes, v); }
-static Ref real(Hand *h, double v) { return ag_node_float(&h->k->nodes, v); }
-static Ref op(Hand *h, Op o, Ref a, Ref b) { return ag_node_op(&h->k->nodes, o, a, b, 0, h->span); }
-static Ref size(Hand *h, Size s) { return ag_node_leaf(&h->k->nodes, OP_SIZE, T_INT, (int)s, h->span); }
-static Ref axis(Hand *h, Axis x) { return ag_node_leaf(&h->k->nodes, OP_AXIS, T_INT, (int)x, h->span); }
-
-static Ins *put(Hand *h, TileOp o, const char *dst) {
-    Ins *i = ag_ins(h->k, o, dst ? val_named(h->k, dst) : -1);
-    i->span = h->span;
-    ag_block_append(h->at, i);
-    return i;
-}
-static void let(Hand *h, const char *name, Ref e) {
-    ag_val_scalar(h->k, name, T_INT);
-    put(h, TI_LET, name)->e[0] = e;
-}
-static void add_val(Hand *h, Val v) {
-    v.swizzle = v.over = v.reference = v.carry = -1;
-    if (v.space != SPACE_SHARED) v.offset = v.bytes = -1;
-    ag_val(h->k, v);
-}
 static void add_row(Hand *h, const char *name, bool partial) {
     add_val(h, (Val){.name = ag_str(name), .space = SPACE_ROW, .type = DT_F32, .rows = 32, .cols = 1, .partial = partial});
 }
@@ -121,35 +48,6 @@ static void add_shared(Hand *h, const char *name, int rows, int offset) {
                      .offset = offset,
                      .bytes = rows * 32});
 }
-static Ins *map(Hand *h, const char *dst, Ref e) {
-    Ins *i = put(h, TI_MAP, dst);
-    i->e[0] = e;
-    i->e[1] = use(h, "q0");
-    return i;
-}
-static void copy(Hand *h, const char *dst, int tensor, Ref row0, const char *head) {
-    Ins *i = put(h, TI_COPY, dst);
-    i->a = tensor;
-    i->async = true;
-    i->e[0] = num(h, 0);
-    i->e[1] = row0;
-    i->e[2] = size(h, h->k->tensor[tensor].rows);
-    i->e[3] = use(h, "b");
-    i->e[4] = use(h, head);
-}
-static void mma(Hand *h, const char *dst, const char *a, const char *b, bool scores) {
-    Ins *i = put(h, TI_MMA, dst);
-    i->a = val_named(h->k, a);
-    i->b = val_named(h->k, b);
-    i->e[0] = i->e[1] = num(h, 0);
-    i->trans = i->zero = scores;
-}
-static void reduce(Hand *h, const char *dst, Op o, const char *with) {
-    Ins *i = put(h, TI_REDUCE, dst);
-    i->reduce = o;
-    i->a = val_named(h->k, "S");
-    i->b = val_named(h->k, with);
-}
 static void acquire(Hand *h) {
     put(h, TI_WAIT, NULL)->n = 0;
     put(h, TI_SYNC, NULL);
@@ -162,16 +60,6 @@ static void fetch_k(Hand *h, Ref tile) {
     h->at = &i->body;
     copy(h, "K", TEN_K, op(h, OP_MUL, tile, num(h, 16)), "g");
     h->at = outer;
-}
-static void softmax_step(Hand *h) {
-    reduce(h, "mx_new", OP_RMAX, "mx");
-    map(h, "r0", ag_node_op(&h->k->nodes, OP_FINITE, op(h, OP_MUL, use(h, "mx_new"), real(h, 0.25)), 0, 0, h->span));
-    map(h, "rescale", ag_node_op(&h->k->nodes, OP_EXP2, op(h, OP_SUB, op(h, OP_MUL, use(h, "mx"), real(h, 0.25)), use(h, "r0")), 0, 0, h->span));
-    map(h, "den", op(h, OP_MUL, use(h, "den"), use(h, "rescale")));
-    map(h, "acc", op(h, OP_MUL, use(h, "acc"), use(h, "rescale")));
-    map(h, "S", ag_node_op(&h->k->nodes, OP_EXP2, op(h, OP_SUB, op(h, OP_MUL, use(h, "S"), real(h, 0.25)), use(h, "r0")), 0, 0, h->span));
-    reduce(h, "den", OP_RSUM, "den");
-    map(h, "P", use(h, "S"));
 }
 static void key_loop(Hand *h, Ref hi, Ref lo, bool masked) {
     Block *outer = h->at;
@@ -191,6 +79,7 @@ static void key_loop(Hand *h, Ref hi, Ref lo, bool masked) {
         map(h, "S", ag_node_op(&h->k->nodes, OP_SELECT, h->k->guard, use(h, "S"), real(h, -INFINITY), h->span))->e[2] =
             op(h, OP_MUL, use(h, "j"), num(h, 16));
     softmax_step(h);
+    rescale_step(h);
     mma(h, "acc", "P", "V", false);
     map(h, "mx", use(h, "mx_new"));
     h->at = outer;
@@ -209,60 +98,6 @@ static void add_values(Hand *h) {
     ag_val_scalar(h->k, "j", T_INT);
     h->k->val[val_named(h->k, "den")].reference = h->k->val[val_named(h->k, "acc")].reference = val_named(h->k, "mx");
 }
-static void decode_block(Hand *h) {
-    Kernel *k = h->k;
-    Ref tiles = op(h, OP_CEILDIV, size(h, SZ_SQ), num(h, 32)), block = ag_node_leaf(&k->nodes, OP_BLOCK, T_INT, 0, h->span);
-    k->blocks = op(h, OP_MUL, op(h, OP_MUL, tiles, size(h, SZ_HQ)), size(h, SZ_B));
-    let(h, "m", op(h, OP_MOD, block, tiles));
-    let(h, "h", op(h, OP_MOD, op(h, OP_FLOORDIV, block, tiles), size(h, SZ_HQ)));
-    let(h, "b", op(h, OP_FLOORDIV, op(h, OP_FLOORDIV, block, tiles), size(h, SZ_HQ)));
-    let(h, "g", op(h, OP_FLOORDIV, use(h, "h"), op(h, OP_FLOORDIV, size(h, SZ_HQ), size(h, SZ_HKV))));
-    let(h, "row0", op(h, OP_MUL, use(h, "m"), num(h, 32)));
-    let(h, "q0", op(h, OP_ADD, use(h, "row0"), size(h, SZ_OFF)));
-}
-static void bound_keys(Hand *h, bool causal) {
-    Ref last = op(h, OP_ADD, op(h, OP_MIN, op(h, OP_ADD, use(h, "row0"), num(h, 32)), size(h, SZ_SQ)), size(h, SZ_OFF)), sk = size(h, SZ_SK);
-    Ref hi = causal ? op(h, OP_MIN, last, sk) : sk, clear = causal ? op(h, OP_MIN, op(h, OP_ADD, use(h, "q0"), num(h, 1)), sk) : sk;
-    let(h, "j_lo", num(h, 0));
-    let(h, "j_hi", op(h, OP_MAX, op(h, OP_CEILDIV, hi, num(h, 16)), use(h, "j_lo")));
-    let(h, "j_plain_hi", op(h, OP_MAX, op(h, OP_MIN, op(h, OP_FLOORDIV, clear, num(h, 16)), use(h, "j_hi")), use(h, "j_lo")));
-}
-static void store(Hand *h, TileOp o, const char *a, int tensor) {
-    Ins *i = put(h, o, NULL);
-    i->a = val_named(h->k, a);
-    i->n = tensor;
-    i->e[0] = use(h, "row0");
-    i->e[1] = size(h, SZ_SQ);
-    i->e[2] = use(h, "b");
-    i->e[3] = use(h, "h");
-    if (o == TI_STORE) i->b = val_named(h->k, "O");
-}
-static void outputs(Hand *h) {
-    acquire(h);
-    put(h, TI_TOTAL, "den_total")->a = val_named(h->k, "den");
-    map(h, "r1",
-        ag_node_op(&h->k->nodes, OP_SELECT, op(h, OP_GT, use(h, "den_total"), real(h, 0)), op(h, OP_DIV, real(h, 1), use(h, "den_total")), real(h, 0),
-                   h->span));
-    map(h, "acc", op(h, OP_MUL, use(h, "acc"), use(h, "r1")));
-    store(h, TI_STORE, "acc", TEN_O);
-    map(h, "lse", op(h, OP_ADD, op(h, OP_MUL, use(h, "mx"), real(h, 0.25)), ag_node_op(&h->k->nodes, OP_LOG2, use(h, "den_total"), 0, 0, h->span)));
-    store(h, TI_STORE_ROW, "lse", TEN_LSE);
-}
-static void describe_tensors(Kernel *k) {
-    static const char *const name[TEN_COUNT] = {"q", "k", "v", "o", "lse"};
-    for (int t = 0; t < TEN_COUNT; t++) {
-        bool keys = t == TEN_K || t == TEN_V;
-        k->tensor[t] = (KernelTensor){.name = name[t],
-                                      .type = t == TEN_LSE ? DT_F32 : DT_BF16,
-                                      .rank = t == TEN_LSE ? 3 : 4,
-                                      .cols = t == TEN_LSE ? 0 : 16,
-                                      .rows = keys ? SZ_SK : SZ_SQ,
-                                      .heads = keys ? SZ_HKV : SZ_HQ,
-                                      .output = t == TEN_O || t == TEN_LSE,
-                                      .optional = t == TEN_LSE,
-                                      .used = true};
-    }
-}
 
 /* The spec of c, which was compiled no further than needed for it, with a kernel by hand. */
 static Compilation *by_hand(const char *spec) {
@@ -272,7 +107,7 @@ static Compilation *by_hand(const char *spec) {
     assert_int_equal(c->diag.status, ATTNGEN_OK);
     bool causal = spec == CAUSAL;
     Kernel *k = c->fn.kernel = ag_kernel_new(&c->diag, c->fn.spec, c->fn.sched, c->fn.target, STR("hand"));
-    Hand h = {k, &k->role[0].body, {0}};
+    Hand h = {k, &k->role[0].body, {0}, 32};
     k->role[0] = (Role){.name = "all", .warps = 2};
     k->nrole = k->nbarrier = 1;
     k->barrier[0] = (Barrier){.name = "all", .kind = BARRIER_BLOCK};
@@ -292,75 +127,9 @@ static Compilation *by_hand(const char *spec) {
     key_loop(&h, use(&h, "j_hi"), use(&h, "j_plain_hi"), true);
     key_loop(&h, use(&h, "j_plain_hi"), use(&h, "j_lo"), false);
     h.span = (Span){0};
+    acquire(&h);
     outputs(&h);
     return c;
-}
-
-/* ---- editing */
-
-static bool is(const Kernel *k, const Ins *i, TileOp op, const char *name) {
-    if (i->op != op) return false;
-    if (!name) return true;
-    bool store = op == TI_STORE || op == TI_STORE_ROW;
-    return store ? strcmp(k->tensor[i->n].name, name) == 0 : ag_str_is(k->val[i->dst].name, name);
-}
-
-/* The nth (from 0) such instruction in program order, with the block that holds it. */
-static Ins *find_in(const Kernel *k, Block *b, TileOp op, const char *name, int *n, Block **where) {
-    for (Ins *i = b->first; i; i = i->next) {
-        if (is(k, i, op, name) && (*n)-- == 0) {
-            *where = b;
-            return i;
-        }
-        Ins *x = find_in(k, &i->body, op, name, n, where);
-        if (x) return x;
-    }
-    return NULL;
-}
-
-static Ins *find(Kernel *k, TileOp op, const char *name, int n, Block **where) {
-    Block *ignore;
-    Ins *i = find_in(k, &k->role[0].body, op, name, &n, where ? where : &ignore);
-    assert_non_null(i);
-    return i;
-}
-
-static void drop(Kernel *k, TileOp op, const char *name, int n) {
-    Block *b;
-    Ins *i = find(k, op, name, n, &b);
-    ag_block_remove(b, i);
-}
-
-static void drop_all(Kernel *k, TileOp op, const char *name) {
-    for (;;) {
-        Block *b;
-        int n = 0;
-        Ins *i = find_in(k, &k->role[0].body, op, name, &n, &b);
-        if (!i) return;
-        ag_block_remove(b, i);
-    }
-}
-
-static void twice(Kernel *k, TileOp op, const char *name, int n) {
-    Block *b;
-    Ins *i = find(k, op, name, n, &b);
-    ag_block_insert_after(b, i, ag_ins_clone(k, i));
-}
-
-static void shift(Kernel *k, Ref *e, int64_t by) { *e = ag_node_op(&k->nodes, OP_ADD, *e, ag_node_int(&k->nodes, by), 0, (Span){0}); }
-
-typedef struct Swap {
-    Kernel *k;
-    int from, to;
-} Swap;
-static Ref swap_val(void *payload, Ref r) {
-    const Swap *s = payload;
-    const Node *n = &s->k->nodes.n[r];
-    return n->op == OP_VAL && n->index == s->from ? ag_kval(s->k, s->to) : 0;
-}
-static void replace(Kernel *k, Ref *e, const char *from, const char *to) {
-    Swap s = {k, val_named(k, from), val_named(k, to)};
-    *e = ag_node_rebuild(&k->nodes, &k->nodes, *e, swap_val, &s);
 }
 
 /* ---- ways to break a kernel */
@@ -446,11 +215,11 @@ static void second_role(Kernel *k) {
 /* Rescaling moved into bodies that each warp runs only where one of its maxima has grown. */
 static void lazy(Kernel *k) {
     static const char *const moved[] = {"rescale", "den", "acc", "mx"};
-    Hand h = {k, NULL, {0}};
+    Hand h = {.k = k};
     for (int n = 0; n < 2; n++) {
         Block *step;
         Ins *any = ag_ins(k, TI_ANY, -1), *r0 = find(k, TI_MAP, "r0", 2 * n, &step), *again = ag_ins_clone(k, r0);
-        any->e[0] = op(&h, OP_LT, op(&h, OP_SUB, op(&h, OP_MUL, use(&h, "mx"), real(&h, 0.25)), use(&h, "r0")), real(&h, 0));
+        any->e[0] = op(&h, OP_LT, op(&h, OP_SUB, op(&h, OP_MUL, use(&h, "mx"), real(&h, SCALE)), use(&h, "r0")), real(&h, 0));
         for (size_t i = 0; i < sizeof moved / sizeof *moved; i++) {
             Block *b;
             Ins *x = find(k, TI_MAP, moved[i], n, &b);
@@ -475,7 +244,7 @@ static void lazy_copy(Kernel *k) {
 /* Only the first warp of the block runs the body, so only it has a factor. */
 static void lazy_leak(Kernel *k) {
     lazy(k);
-    Hand h = {k, NULL, {0}};
+    Hand h = {.k = k};
     Block *b;
     Ins *any = find(k, TI_ANY, NULL, 0, &b), *x = ag_ins_clone(k, find(k, TI_MAP, "lse", 0, NULL));
     any->e[0] = op(&h, OP_AND, any->e[0], op(&h, OP_LT, axis(&h, AX_Q), num(&h, 16)));
@@ -486,7 +255,7 @@ static void lazy_leak(Kernel *k) {
 /* Only the first warp moves its maximum, but all weights are taken relative to the new one. */
 static void lazy_half(Kernel *k) {
     lazy_new_maximum(k);
-    Hand h = {k, NULL, {0}};
+    Hand h = {.k = k};
     Ins *any = find(k, TI_ANY, NULL, 0, NULL);
     any->e[0] = op(&h, OP_AND, any->e[0], op(&h, OP_LT, axis(&h, AX_Q), num(&h, 16)));
     any->e[1] = use(&h, "q0");
@@ -606,22 +375,6 @@ static const Case shapes[] = {
     {.B = 1, .Hkv = 1, .group = 1, .Sq = 0, .Sk = 64, .offset = ATTNGEN_ALIGN_END},
     {.B = 1, .Hkv = 1, .group = 1, .Sq = 31, .Sk = 33, .offset = ATTNGEN_ALIGN_END, .large = true, .no_lse = true},
 };
-
-static void check_result(const Compilation *c, const Case *shape) {
-    CaseData d;
-    Buf message = {0};
-    double o[2 * 6 * 65 * 16], lse[2 * 6 * 65], naive_o[2 * 6 * 65 * 16], naive_lse[2 * 6 * 65];
-    assert_true(ag_check_data(&d, shape, c->fn.spec, 1));
-    ag_check_poison(&d, c->fn.spec);
-    if (!ag_simulate(c->fn.kernel, &d.call, &message)) fail_msg("%s", message.s);
-    assert_true(ag_reference(c->fn.spec, &d.call, o, lse) && ag_naive(c->fn.spec, &d.call, naive_o, naive_lse));
-    Comparison r = ag_compare(c->fn.spec, &d.call, ag_error_bound(c->numerics), o, lse, naive_o);
-    assert_string_equal(r.text, "");
-    assert_true(r.ok);
-    assert_true(ag_check_surroundings(&d));
-    ag_buf_free(&message);
-    ag_check_data_free(&d);
-}
 
 static void test_compiled(void **state) {
     (void)state;

@@ -433,6 +433,41 @@ static void test_every_pipeline(void **state) {
     assert_int_equal(kernels, 8 * (16 + 9));
 }
 
+/* Logits so large that one key of a row has all the weight. */
+static void must_be_right_large(const Compilation *c, const Case *shape, uint64_t seed) {
+    Case large = *shape;
+    large.large = true;
+    char *text = result_of(c, &large, seed, 1);
+    if (*text) fail_msg("large logits: %s\n%s", text, c->diag.file[2].text.s);
+    free(text);
+}
+
+static void test_every_wgmma_pipeline(void **state) {
+    (void)state;
+    enum { K, V, FLAGGED, FORM, AXES };
+    enum { IN_ORDER, FORWARD, OVERLAP, SPECULATIVE };
+    static const int n[AXES] = {4, 4, 2, 4};
+    int at[AXES];
+    for (int turn = 0; turn < 4 * 4 * 2 * 4; turn++) {
+        for (int a = 0, rest = turn; a < AXES; rest /= n[a++]) at[a] = rest % n[a];
+        Schedule s = small_wgmma(1);
+        s.f[F_K_STAGES].v = 1 + at[K];
+        s.f[F_V_STAGES].v = 1 + at[V];
+        s.f[F_LOOP_FORM].v = at[FLAGGED] && at[FORM] != SPECULATIVE;
+        s.f[F_OVERLAP].v = at[FORM] >= OVERLAP;
+        s.f[F_SOFTMAX].v = at[FORM] == SPECULATIVE;
+        s.f[F_DIRECTION].v = at[FORM] == FORWARD;
+        s.f[F_O_STORE].v = turn % 3 == 0;
+        Compilation *c = compile_schedule(turn % 2 ? WINDOW : CAUSAL, &s, "sm_90a", D16, "place");
+        must_compile(c);
+        for (int i = 0; i < LEN(step_shapes); i++) {
+            must_be_right(c, &step_shapes[i], (uint64_t)turn);
+            must_be_right_large(c, &step_shapes[i], (uint64_t)turn);
+        }
+        ag_compilation_free(c);
+    }
+}
+
 /* "wait 0, sync, copy V, ..." of the top level of a block, with loops left out. */
 static void put_protocol(const Kernel *k, const Block *b, Buf *out) {
     for (const Ins *i = b->first; i; i = i->next) {
@@ -581,13 +616,10 @@ static void test_staged_output_is_largest(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_checker),
-        cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_every_pipeline),
-        cmocka_unit_test(test_protocol),
-        cmocka_unit_test(test_dump_names),
-        cmocka_unit_test(test_suggestions),
-        cmocka_unit_test(test_staged_output_is_largest),
+        cmocka_unit_test(test_checker),        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_every_pipeline), cmocka_unit_test(test_every_wgmma_pipeline),
+        cmocka_unit_test(test_protocol),       cmocka_unit_test(test_dump_names),
+        cmocka_unit_test(test_suggestions),    cmocka_unit_test(test_staged_output_is_largest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

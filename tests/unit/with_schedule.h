@@ -15,13 +15,27 @@
 #include "check_case.h"
 #include "compile.h"
 
-/* A small kernel: 32 queries by 16 keys, two warps; everything else as schedule.def has it, or off. */
+/* A small kernel of mma_sync: 32 queries by 16 keys, two warps, one stage; everything else as schedule.def has it, or off. */
 static inline Schedule small_schedule(void) {
     Schedule s = {.name = STR("small"), .arch_mask = ~0u, .head_dim_min = 1, .head_dim_max = 256, .order = {AX_Q, AX_H, AX_B}};
     for (int i = 0; i < F_COUNT; i++) s.f[i] = (Field){.v = ag_field[i].deflt == FIELD_AUTO ? 0 : ag_field[i].deflt, .by = BY_FILE};
     s.f[F_TILE_M].v = 32;
     s.f[F_TILE_N].v = 16;
     s.f[F_WARPS].v = 2;
+    s.f[F_K_STAGES].v = s.f[F_V_STAGES].v = 1;
+    return s;
+}
+
+/* The same of wgmma: as many computing warpgroups of 64 queries, rings of two stages, the registers that the rules would give. */
+static inline Schedule small_wgmma(int groups) {
+    static const struct { int load, math; } regs[] = {{56, 240}, {40, 232}, {32, 160}};
+    Schedule s = small_schedule();
+    s.f[F_MMA_FAMILY].v = FAMILY_WGMMA;
+    s.f[F_TILE_M].v = 64 * groups;
+    s.f[F_CONSUMERS].v = groups;
+    s.f[F_REGS_LOAD].v = regs[groups - 1].load;
+    s.f[F_REGS_MATH].v = regs[groups - 1].math;
+    s.f[F_K_STAGES].v = s.f[F_V_STAGES].v = 2;
     return s;
 }
 
@@ -65,10 +79,11 @@ static inline double *doubles(const HostCall *c, int64_t last) {
 }
 
 /* Compares what lies in the outputs with the reference; writes what is wrong to `text`.  slack: times the contract's limit for o. */
-static inline void judge(const Spec *spec, CaseData *d, double slack, Buf *text) {
+static inline void judge(const Compilation *c, CaseData *d, double slack, Buf *text) {
+    const Spec *spec = c->fn.spec;
     double *o = doubles(&d->call, spec->Dv), *lse = doubles(&d->call, 1), *naive_o = doubles(&d->call, spec->Dv), *naive_lse = doubles(&d->call, 1);
     assert_true(ag_reference(spec, &d->call, o, lse) && ag_naive(spec, &d->call, naive_o, naive_lse));
-    Comparison r = ag_compare(spec, &d->call, (ErrorBound){2, 1}, o, lse, naive_o);
+    Comparison r = ag_compare(spec, &d->call, ag_error_bound(c->fn.kernel->numerics.s), o, lse, naive_o);
     assert_int_equal(r.ok, r.text[0] == '\0');
     if (r.unwritten || !(r.o_err <= slack * r.o_limit) || !(r.lse_err <= r.lse_limit))
         ag_put(text, "%s", r.text);
@@ -80,16 +95,20 @@ static inline void judge(const Spec *spec, CaseData *d, double slack, Buf *text)
     free(naive_lse);
 }
 
-/* Runs the kernel of c on random tensors of the case and compares: "" or what is wrong (malloc'ed). */
-static inline char *result_of(const Compilation *c, const Case *shape, uint64_t seed, double slack) {
+/* Runs the kernel of c on random tensors of the case, which `edit` may change before, and compares: "" or what is wrong (malloc'ed). */
+static inline char *result_of_edited(const Compilation *c, const Case *shape, uint64_t seed, double slack, void (*edit)(HostCall *)) {
     CaseData d;
     Buf text = {0};
     ag_putn(&text, "", 0);
     assert_true(ag_check_data(&d, shape, c->fn.spec, seed));
+    if (edit) edit(&d.call);
     ag_check_poison(&d, c->fn.spec);
-    if (ag_simulate(c->fn.kernel, &d.call, &text)) judge(c->fn.spec, &d, slack, &text);
+    if (ag_simulate(c->fn.kernel, &d.call, &text)) judge(c, &d, slack, &text);
     ag_check_data_free(&d);
     return text.s;
+}
+static inline char *result_of(const Compilation *c, const Case *shape, uint64_t seed, double slack) {
+    return result_of_edited(c, shape, seed, slack, NULL);
 }
 static inline void must_be_right(const Compilation *c, const Case *shape, uint64_t seed) {
     char *text = result_of(c, shape, seed, 1), name[128];

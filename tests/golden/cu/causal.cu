@@ -5,23 +5,23 @@
 //   mask     k <= q
 //
 // Schedule
-//   tile.m               128
-//   tile.n               64
-//   mma.family           mma_sync
-//   mma.q_operand        smem
-//   roles.warps          4
-//   staging.k.stages     1
-//   staging.v.stages     1
-//   staging.o.store      smem
-//   pipeline.acquire     each
-//   loop.form            flagged
-//   loop.direction       reverse
-//   grid.longest_first   true
-//   grid.group_mb        32
-//   grid.ctas_per_sm     2
-//   numerics.rescale     lazy
-//   grid.order           m h b
-//   numerics class       f32acc-ex2-n64-lazy8
+//   tile.m                     128
+//   tile.n                     64
+//   mma.family                 mma_sync
+//   mma.q_operand              smem
+//   roles.warps                4
+//   staging.k.stages           1
+//   staging.v.stages           1
+//   staging.o.store            smem
+//   pipeline.acquire           each
+//   loop.form                  flagged
+//   loop.direction             reverse
+//   grid.longest_first         true
+//   grid.group_mb              32
+//   grid.ctas_per_sm           2
+//   numerics.rescale           lazy
+//   grid.order                 m h b
+//   numerics class             f32acc-ex2-n64-lazy8
 //
 // Shared memory, 65536 bytes
 //        0  Q  1 x 128 x 128 bf16

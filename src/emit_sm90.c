@@ -1,0 +1,160 @@
+/* emit_sm90.c: what only the wgmma path has: roles, mbarriers, TMA copies, asynchronous products. */
+#include <assert.h>
+
+#include "emit.h"
+
+static const char *name(const Emit *e, int v) { return e->k->val[v].name.s; }
+
+/* Address of a stage of an array of mbarriers. */
+static const char *bar(const Emit *e, int n, Ref stage) {
+    const Barrier *b = &e->k->barrier[n];
+    if (b->stages == 1) return b->name;
+    return ag_fmt(e->k->arena, "%s + %s * 8", b->name, ag_emit_atom(e, stage)).s;
+}
+
+void ag_emit_barrier(Emit *e, const Ins *i) {
+    switch (i->op) {
+    case TI_SYNC: ag_emit_line(e, "warpgroup_sync();"); break;
+    case TI_EXPECT: ag_emit_line(e, "mbar_expect(%s, %s);", bar(e, i->n, i->e[0]), ag_emit_text(e, i->e[1])); break;
+    case TI_WAIT_BAR: ag_emit_line(e, "mbar_wait(%s, %s);", bar(e, i->n, i->e[0]), ag_emit_text(e, i->e[1])); break;
+    default: ag_emit_line(e, "mbar_release(%s);", bar(e, i->n, i->e[0]));
+    }
+}
+
+void ag_emit_tma(Emit *e, const Ins *i) {
+    const Val *v = &e->k->val[i->dst];
+    const KernelTensor *t = &e->k->tensor[i->a];
+    ag_emit_line(e, "tma_tile<%d, %d>(%s, args.%s_map, %s, %s, %s, %s);", v->rows, t->cols, ag_emit_stage(e, i->dst, i->e[0]), t->name,
+                 bar(e, i->bar, i->e[0]), ag_emit_text(e, i->e[1]), ag_emit_text(e, i->e[4]), ag_emit_text(e, i->e[3]));
+}
+
+/* ---- asynchronous products: registers in flight are pinned where their group is waited for, so that no use of theirs moves above */
+static void in_flight(Emit *e, int v) {
+    if (e->ngroup == 0) e->ngroup = 1;
+    int *n = &e->group[e->ngroup - 1].n;
+    assert(*n < LEN(e->group[0].value));
+    e->group[e->ngroup - 1].value[(*n)++] = v;
+}
+
+static void emit_product(Emit *e, const Ins *i) {
+    const Val *d = &e->k->val[i->dst], *a = &e->k->val[i->a], *b = &e->k->val[i->b];
+    ag_emit_declare(e, i->dst);
+    ag_emit_line(e, "wgmma_fence();");
+    if (i->trans) {
+        e->wgmma_ss = d->cols;
+        ag_emit_line(e, "UNROLL for (int i = 0; i < %d; i++)", a->cols / 16);
+        ag_emit_line(e,
+                     "    wgmma_ss(%s, desc_k_major(%s + warpgroup_row * 128) + step_k_major(i, %d), desc_k_major(%s) + step_k_major(i, %d), i > 0);",
+                     d->name.s, ag_emit_stage(e, i->a, i->e[1]), a->rows, ag_emit_stage(e, i->b, i->e[0]), b->rows);
+    } else {
+        e->wgmma_rs = d->cols;
+        ag_emit_line(e, "UNROLL for (int i = 0; i < %d; i++) wgmma_rs(%s, %s[0][i], desc_mn_major(%s, %d) + step_mn_major(i), 1);", b->rows / 16,
+                     d->name.s, a->name.s, ag_emit_stage(e, i->b, i->e[0]), b->rows * 128);
+        in_flight(e, i->a);
+    }
+    in_flight(e, i->dst);
+}
+
+static void emit_wait(Emit *e, int n) {
+    ag_emit_line(e, "wgmma_wait<%d>();", n);
+    int done = e->ngroup - 1 - n; /* the last is the open one */
+    for (int g = 0; g < done; g++)
+        for (int v = 0; v < e->group[g].n; v++) ag_emit_line(e, "pin(%s);", name(e, e->group[g].value[v]));
+    for (int g = 0; done > 0 && g + done < e->ngroup; g++) e->group[g] = e->group[g + done];
+    if (done > 0) e->ngroup -= done;
+}
+
+void ag_emit_async_mma(Emit *e, const Ins *i) {
+    switch (i->op) {
+    case TI_MMA: emit_product(e, i); break;
+    case TI_MMA_COMMIT:
+        ag_emit_line(e, "wgmma_commit();");
+        assert(e->ngroup > 0 && e->ngroup < LEN(e->group));
+        e->group[e->ngroup++].n = 0;
+        break;
+    default: emit_wait(e, i->n);
+    }
+}
+
+void ag_emit_store_panels(Emit *e, const Ins *i) {
+    const KernelTensor *t = &e->k->tensor[i->n];
+    const Val *v = &e->k->val[i->b];
+    const char *row = ag_emit_atom(e, i->e[0]), *n = t->name;
+    ag_emit_line(e, "stage_panels<%s, %d>(%s, warp_row, %s);", e->elem, v->rows, name(e, i->b), name(e, i->a));
+    ag_emit_line(e, "store_panels<%d, %d>(%s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s, warp_row, %s - %s, args.vec & %d);", v->rows,
+                 t->cols, n, row, n, n, n, name(e, i->b), ag_emit_text(e, i->e[1]), row, 1 << i->n);
+}
+
+/* ---- the kernel around the roles */
+void ag_emit_barriers(Emit *e) {
+    const Kernel *k = e->k;
+    for (int i = 0; i < k->nbarrier; i++)
+        if (k->barrier[i].kind == BARRIER_MBAR) ag_emit_line(e, "const u32 %s = smem_addr(smem) + %d;", k->barrier[i].name, k->barrier[i].offset);
+    ag_emit_line(e, "if (threadIdx.x == 0) {");
+    for (int i = 0; i < k->nbarrier; i++) {
+        const Barrier *b = &k->barrier[i];
+        if (b->kind == BARRIER_MBAR && b->stages == 1)
+            ag_emit_line(e, "    mbar_init(%s, %d);", b->name, b->count);
+        else if (b->kind == BARRIER_MBAR)
+            ag_emit_line(e, "    UNROLL for (int s = 0; s < %d; s++) mbar_init(%s + s * 8, %d);", b->stages, b->name, b->count);
+    }
+    ag_emit_line(e, "    mbar_init_fence();");
+    ag_emit_line(e, "}");
+    ag_emit_line(e, "__syncthreads();\n");
+}
+
+/* Every role but the first as a branch that returns; the first is the rest of the kernel. */
+void ag_emit_roles(Emit *e) {
+    const Kernel *k = e->k;
+    for (int r = 1; r < k->nrole; r++) {
+        const Role *role = &k->role[r];
+        assert(role->one_thread && role->regs && k->role[0].regs);
+        ag_emit_line(e, "// ---- role %s: one thread of a warpgroup of its own", role->name);
+        ag_emit_line(e, "if (uniform(threadIdx.x / 128) == %d) {", role->warp0 / 4);
+        e->indent++;
+        ag_emit_line(e, "regs_dec<%d>();", role->regs);
+        ag_emit_line(e, "if (threadIdx.x != %d) return;", role->warp0 * 32);
+        e->indent--;
+        ag_emit_block(e, &role->body);
+        e->indent++;
+        ag_emit_line(e, "return;");
+        e->indent--;
+        ag_emit_line(e, "}\n");
+    }
+    ag_emit_line(e, "// ---- role %s: %d warpgroups", k->role[0].name, k->role[0].warps / 4);
+    ag_emit_line(e, "regs_inc<%d>();", k->role[0].regs);
+    ag_emit_line(e, "const int warpgroup_row = uniform(threadIdx.x / 128) * 64;");
+    for (int v = 0; v < k->nval; v++)
+        if (k->val[v].lasting) ag_emit_declare(e, v);
+}
+
+/* ---- wgmma m64 n k16 with its registers written out: A from shared memory or registers, B from shared memory */
+static void wgmma_leaf(Emit *e, const char *leaf, int n, bool a_in_regs) {
+    Buf *o = e->out;
+    int regs = n / 2, a = a_in_regs ? 4 : 1;
+    const char *type = e->k->spec->dtype == DT_F16 ? "f16" : "bf16";
+    ag_put(o, "// d %s A B for one warpgroup: 64 x 16 by 16 x %d; A %s, B in shared memory%s.\n", a_in_regs ? "+=" : "= or +=", n,
+           a_in_regs ? "in registers" : "in shared memory", a_in_regs ? ", its rows summed over" : "");
+    ag_put(o, "LEAF void %s(float (&d)[1][%d][4], %s, u64 b, int accumulate) {\n", leaf, n / 8, a_in_regs ? "const u32 (&a)[4]" : "u64 a");
+    ag_put(o, "    asm volatile(\"{\\n.reg .pred p;\\nsetp.ne.b32 p, %%%d, 0;\\n\"\n", regs + a + 1);
+    ag_put(o, "                 \"wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {\"\n", n, type, type);
+    for (int i = 0; i < regs; i += 16) {
+        ag_put(o, "                 \"");
+        for (int j = i; j < i + 16 && j < regs; j++) ag_put(o, "%%%d%s", j, j + 1 < regs ? ", " : "");
+        ag_put(o, "\"\n");
+    }
+    if (a_in_regs)
+        ag_put(o, "                 \"}, {%%%d, %%%d, %%%d, %%%d}, %%%d, p, 1, 1, 1;\\n}\"\n", regs, regs + 1, regs + 2, regs + 3, regs + 4);
+    else
+        ag_put(o, "                 \"}, %%%d, %%%d, p, 1, 1, 0, 0;\\n}\"\n", regs, regs + 1);
+    for (int i = 0; i < regs; i += 4)
+        ag_put(o, "                 %s\"+f\"(d[0][%d][0]), \"+f\"(d[0][%d][1]), \"+f\"(d[0][%d][2]), \"+f\"(d[0][%d][3])%s\n", i ? "  " : ": ", i / 4,
+               i / 4, i / 4, i / 4, i + 4 < regs ? "," : "");
+    ag_put(o, "                 : %s, \"l\"(b), \"r\"(accumulate));\n}\n\n",
+           a_in_regs ? "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3])" : "\"l\"(a)");
+}
+
+void ag_emit_wgmma_leaves(Emit *e) {
+    if (e->wgmma_ss) wgmma_leaf(e, "wgmma_ss", e->wgmma_ss, false);
+    if (e->wgmma_rs) wgmma_leaf(e, "wgmma_rs", e->wgmma_rs, true);
+}

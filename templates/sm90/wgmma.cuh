@@ -1,0 +1,75 @@
+//@ leaf wgmma_fence needs LEAF
+// Orders register accesses before the wgmma that follow.
+LEAF void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+//@ leaf wgmma_commit needs LEAF
+// Closes the group of wgmma that this warpgroup has issued.
+LEAF void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+//@ leaf wgmma_wait needs LEAF
+// Until at most N groups are unfinished.
+template <int N> LEAF void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+
+//@ leaf pin needs types LEAF UNROLL
+// No use of x moves above this point: for registers that wgmma writes or reads beside the program.
+template <int N> LEAF void pin(float (&x)[1][N][4]) { UNROLL for (int n = 0; n < N; n++) UNROLL for (int e = 0; e < 4; e++) asm volatile("" : "+f"(x[0][n][e])::"memory"); }
+template <int N> LEAF void pin(u32 (&x)[1][N][4]) { UNROLL for (int n = 0; n < N; n++) UNROLL for (int e = 0; e < 4; e++) asm volatile("" : "+r"(x[0][n][e])::"memory"); }
+
+//@ leaf desc_k_major needs types LEAF
+// Descriptor of an operand whose rows are contiguous along the summed dimension, in panels of 64 columns with 128-byte swizzle.
+LEAF u64 desc_k_major(u32 addr) { return (u64)(0x40000000u | (1024 >> 4)) << 32 | (addr & 0x3ffff) >> 4; }
+
+//@ leaf desc_mn_major needs types LEAF
+// The same for an operand whose rows are what is summed over; panel_bytes: rows * 128.
+LEAF u64 desc_mn_major(u32 addr, u32 panel_bytes) { return (u64)(0x40000000u | (1024 >> 4)) << 32 | panel_bytes >> 4 << 16 | (addr & 0x3ffff) >> 4; }
+
+//@ leaf step_k_major needs types LEAF
+// What step k of 16 columns adds to a desc_k_major of a tile of `rows` rows.
+LEAF constexpr u32 step_k_major(int k, int rows) { return (k % 4 * 32 + k / 4 * rows * 128) >> 4; }
+
+//@ leaf step_mn_major needs types LEAF
+// What step k of 16 rows adds to a desc_mn_major.
+LEAF constexpr u32 step_mn_major(int k) { return k * 2048 >> 4; }
+
+//@ leaf stage_panels needs types LEAF UNROLL
+// Writes this warp's 16 rows (from `row` on) of an accumulator, rounded to T, into panels of 64 columns of a shared tile of ROWS rows.
+template <class T, int ROWS, int N> LEAF void stage_panels(u32 dst, int row, const float (&c)[1][N][4]) {
+    u32 lane = threadIdx.x % 32, at = dst + (row + lane / 4) * 128 + lane % 4 * 4;
+    UNROLL for (int n = 0; n < N; n++)
+        UNROLL for (int r = 0; r < 2; r++)
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(at + n / 8 * ROWS * 128 + r * 1024 + ((n % 8 ^ lane / 4) << 4)), "r"(T::pack(c[0][n][2 * r], c[0][n][2 * r + 1])) : "memory");
+}
+
+//@ leaf store_panels needs types LEAF UNROLL ld_shared_16 ld_shared_2
+// This warp's 16 rows (from `row` on) of a tile in panels -> global; rows from `rows` on and channels from D on are not written. vec as in store_tile.
+template <int ROWS, int D> LEAF void store_panels(u16 *dst, i64 row_stride, i64 col_stride, u32 src, int row, int rows, bool vec) {
+    int lane = threadIdx.x % 32;
+    __syncwarp();
+    if (vec && D % 8 == 0) {
+        ROLLED for (int i = lane; i < 16 * (D / 8); i += 32) {
+            int r = row + i / (D / 8), c = i % (D / 8);
+            if (r < rows) *(uint4 *)(dst + r * row_stride + 8 * c) = ld_shared_16(src + c / 8 * ROWS * 128 + r * 128 + ((c % 8 ^ r % 8) << 4));
+        }
+    } else {
+        ROLLED for (int i = lane; i < 16 * D; i += 32) {
+            int r = row + i / D, c = i % D;
+            if (r < rows) dst[r * row_stride + c * col_stride] = ld_shared_2(src + c / 64 * ROWS * 128 + r * 128 + ((c / 8 % 8 ^ r % 8) << 4) + c % 8 * 2);
+        }
+    }
+}
+
+//@ leaf mma_panels needs types LEAF UNROLL ldmatrix_x4
+// c = A B^T once more for one warp, by mma.sync, whose accumulator is laid out like wgmma's: A is the warp's 16 rows (from `row` on) of a tile of ROWS rows at
+// `a`, B the 8 * N rows at `b`, both D channels in panels. Small code rather than fast: it mends failed speculations. Needs mma_16816_x2 of type T.
+template <class T, int ROWS, int D, int N> LEAF void mma_panels(float (&c)[1][N][4], u32 a, int row, u32 b) {
+    u32 lane = threadIdx.x % 32, ra = row + lane % 16, rb = lane % 8 + lane / 16 * 8;
+    UNROLL for (int n = 0; n < N; n++) UNROLL for (int e = 0; e < 4; e++) c[0][n][e] = 0.f;
+    ROLLED for (int k = 0; k < D / 16; k++) {
+        u32 fa[4], fb[4], ca = 2 * (k % 4) + lane / 16, cb = 2 * (k % 4) + lane / 8 % 2;
+        ldmatrix_x4(fa, a + k / 4 * ROWS * 128 + ra * 128 + ((ca ^ ra % 8) << 4));
+        UNROLL for (int n = 0; n < N; n += 2) {
+            ldmatrix_x4(fb, b + k / 4 * N * 8 * 128 + (n * 8 + rb) * 128 + ((cb ^ rb % 8) << 4));
+            mma_16816_x2(T(), c[0][n], c[0][n + 1], fa, fb);
+        }
+    }
+}
