@@ -18,8 +18,17 @@ const char *ag_emit_text(const Emit *e, Ref r) {
     ag_buf_free(&b);
     return s;
 }
-static bool is_atom(const Emit *e, Ref r) { return ag_op[e->k->nodes.n[r].op].arity == 0; }
-const char *ag_emit_atom(const Emit *e, Ref r) { return is_atom(e, r) ? ag_emit_text(e, r) : ag_fmt(e->k->arena, "(%s)", ag_emit_text(e, r)).s; }
+/* A name, a number, or one call. */
+static bool is_atom(const char *s) {
+    s += strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.");
+    int depth = 0;
+    while (*s && (depth += (*s == '(') - (*s == ')')) > 0) s++;
+    return !*s || (*s == ')' && !s[1]);
+}
+const char *ag_emit_atom(const Emit *e, Ref r) {
+    const char *s = ag_emit_text(e, r);
+    return is_atom(s) ? s : ag_fmt(e->k->arena, "(%s)", s).s;
+}
 
 /* An expression per row or element. */
 static const char *expr(Emit *e, Ref r, const Names *n, const char *const *shared) {
@@ -86,16 +95,11 @@ static void emit_scope(Emit *e, const Block *b) {
     e->declared = outer;
 }
 
-/* Kernels of one role keep the test at the loop's head, see the leaf; with wgmma it gains nothing. */
-static const char *at_head(const Emit *e) { return e->k->nrole == 1 ? "AT_HEAD" : ""; }
-
 static void emit_loop(Emit *e, const Ins *i) {
-    const char *j = name(e, i->dst);
-    if (i->n < 0)
-        ag_emit_line(e, "ROLLED for (int %s = %s - 1; %s(%s >= %s); %s--) {", j, ag_emit_text(e, i->e[0]), at_head(e), j, ag_emit_text(e, i->e[1]),
-                     j);
-    else
-        ag_emit_line(e, "ROLLED for (int %s = %s; %s(%s < %s); %s++) {", j, ag_emit_text(e, i->e[0]), at_head(e), j, ag_emit_text(e, i->e[1]), j);
+    const char *j = name(e, i->dst), *from = ag_emit_text(e, i->e[0]), *to = ag_emit_text(e, i->e[1]), *less = i->n < 0 ? ">=" : "<";
+    /* Kernels of one role keep the test at the loop's head, see the leaf; with wgmma it gains nothing. */
+    const char *test = ag_fmt(e->k->arena, e->k->nrole == 1 ? "AT_HEAD(%s %s %s)" : "%s %s %s", j, less, to).s;
+    ag_emit_line(e, "ROLLED for (int %s = %s%s; %s; %s%s) {", j, from, i->n < 0 ? " - 1" : "", test, j, i->n < 0 ? "--" : "++");
     e->loops++;
     emit_scope(e, &i->body);
     e->loops--;

@@ -299,7 +299,8 @@ static void rewrite_loops(Specialise *s) {
         bool plain = i->e[0] == s->k->plain_hi && i->e[1] == s->k->plain_lo;
         i->body = (Block){0};
         if (s->overlap) {
-            i->e[0] = op2(s, OP_MIN, i->e[0], op2(s, OP_SUB, s->k->hi, num(s, 1)));
+            Ref second = op2(s, OP_SUB, s->k->hi, num(s, 1)); /* from the second tile on */
+            i->e[0] = i->e[0] == s->k->hi ? second : op2(s, OP_MIN, i->e[0], second);
             Exact x;
             if (plain && s->speculate && find_exact(&p, &x))
                 speculative(s, &i->body, &p, &x);

@@ -55,7 +55,7 @@ void ag_tiler_block(Tiler *t) {
     t->row0 = ag_tiler_let(t, t->pre, "row0", op2(t, OP_MUL, val(t, m), bm), NULL);
     t->q0 = ag_tiler_let(t, t->pre, "q0", op2(t, OP_ADD, val(t, t->row0), size(t, SZ_OFF)), "position of the first query row");
     Ref last = op2(t, OP_SUB, op2(t, OP_MIN, op2(t, OP_ADD, val(t, t->row0), bm), size(t, SZ_SQ)), num(t, 1));
-    t->q_last = ag_tiler_let(t, t->pre, "q_last", op2(t, OP_ADD, last, size(t, SZ_OFF)), "and of the last");
+    t->q_last = ag_tiler_let(t, t->pre, "q_last", op2(t, OP_ADD, last, size(t, SZ_OFF)), "position of the last query row");
 }
 
 /* Key tiles that can contribute. */

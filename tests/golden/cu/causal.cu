@@ -283,7 +283,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_fwd(const __grid
     const int g = quot(h, quot(args.Hq, args.Hkv)); // kv head
     const int row0 = m * 128;
     const int q0 = row0 + args.off; // position of the first query row
-    const int q_last = min(row0 + 128, args.Sq) - 1 + args.off; // and of the last
+    const int q_last = min(row0 + 128, args.Sq) - 1 + args.off; // position of the last query row
     // ---- key tiles j_lo .. j_hi can contribute
     const int j_lo = 0;
     const int j_hi = max(ceil_div(max(min(q_last + 1, args.Sk), 0), 64), j_lo);
