@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,6 +20,7 @@
 #include <unistd.h>
 
 #include "jit.h"
+#include "with_folder.h"
 
 typedef struct Warnings {
     int n;
@@ -31,34 +31,6 @@ static void on_warn(void *payload, const char *message) {
     Warnings *w = payload;
     w->n++;
     snprintf(w->last, sizeof w->last, "%s", message);
-}
-
-/* ---- a folder per test */
-
-static char root[] = "/tmp/attngen-test-XXXXXX";
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *f) {
-    (void)st, (void)type, (void)f;
-    return remove(path);
-}
-
-static int make_root(void **state) {
-    (void)state;
-    memcpy(root + sizeof root - 7, "XXXXXX", 6);
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_root(void **state) {
-    (void)state;
-    return nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-static const char *in_root(const char *name) {
-    static char path[4][512];
-    static int at;
-    at = (at + 1) % 4;
-    snprintf(path[at], sizeof path[at], "%s/%s", root, name);
-    return path[at];
 }
 
 /* ---- one entry */

@@ -5,7 +5,6 @@
 
 #include <cmocka.h>
 
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,34 +12,9 @@
 #include <unistd.h>
 
 #include "jit.h"
+#include "with_folder.h"
 
 /* ---- a tree of false libraries */
-
-static char root[] = "/tmp/attngen-test-XXXXXX";
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *f) {
-    (void)st, (void)type, (void)f;
-    return remove(path);
-}
-
-static int make_root(void **state) {
-    (void)state;
-    memcpy(root + sizeof root - 7, "XXXXXX", 6);
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_root(void **state) {
-    (void)state;
-    return nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-static const char *in_root(const char *name) {
-    static char path[8][512];
-    static int at;
-    at = (at + 1) % 8;
-    snprintf(path[at], sizeof path[at], "%s/%s", root, name);
-    return path[at];
-}
 
 /* Makes root/name with its folders. */
 static void plant(const char *name, const char *content) {
