@@ -95,6 +95,7 @@ attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args,
     attngen_status s = check_launch(call, workspace, workspace_bytes);
     if (s == ATTNGEN_OK) s = ag_args_bind(&b, &call->program->lowered->meta, call->size, args, nargs, &launch_text);
     if (s != ATTNGEN_OK) return s;
+    b.workspace = workspace;
     if (call->rank4 & ~b.vec) ag_args_explain(&b, launch_text.text, sizeof launch_text.text);
     return ag_launch(call->loaded, &b, call->device, stream, &launch_text);
 }

@@ -149,6 +149,26 @@ static size_t make_args(const Running *r, attngen_arg arg[CASE_TENSORS + HOST_SC
     return n;
 }
 
+/* A launch leaves its workspace as it found it, all zeros. */
+static attngen_status check_workspace(Checker *k, uint64_t address, size_t bytes, Err *e) {
+    unsigned char *left = calloc(1, bytes + 1);
+    if (!left) return ag_err(e, ATTNGEN_E_NOMEM, "out of memory");
+    attngen_status s = ag_memory_download(k->gpu, left, address, bytes, e);
+    for (size_t i = 0; s == ATTNGEN_OK && i < bytes; i++)
+        if (left[i]) s = ag_err(e, ATTNGEN_E_CHECK, "byte %zu of the workspace is left at %d, not at 0", i, left[i]);
+    free(left);
+    return s;
+}
+
+static attngen_status zeroed_workspace(Checker *k, uint64_t *address, size_t bytes, Err *e) {
+    void *zeros = calloc(1, bytes + 1);
+    if (!zeros) return ag_err(e, ATTNGEN_E_NOMEM, "out of memory");
+    attngen_status s = ag_memory_alloc(k->gpu, address, bytes, e);
+    if (s == ATTNGEN_OK) s = ag_memory_upload(k->gpu, *address, zeros, bytes, e);
+    free(zeros);
+    return s;
+}
+
 static attngen_status launch(Checker *k, Running *r, const uint64_t address[CASE_TENSORS], Err *e) {
     const Case *c = r->c;
     attngen_shape shape = {c->B, (int64_t)c->Hkv * c->group, c->Hkv, c->Sq, c->Sk, c->offset};
@@ -157,10 +177,14 @@ static attngen_status launch(Checker *k, Running *r, const uint64_t address[CASE
     size_t n = make_args(r, arg, address);
     attngen_status s = attngen_bind(k->ctx, &call, r->program, &shape);
     if (s != ATTNGEN_OK) return ag_err(e, s, "%s", attngen_errmsg(k->ctx));
-    s = attngen_launch(call, arg, n, NULL, 0, NULL);
-    if (s != ATTNGEN_OK) ag_err(e, s, "%s", attngen_launch_errmsg());
+    size_t nwork = attngen_workspace(call);
+    uint64_t work = 0;
+    if (nwork) s = zeroed_workspace(k, &work, nwork, e);
+    if (s == ATTNGEN_OK && (s = attngen_launch(call, arg, n, (void *)(uintptr_t)work, nwork, NULL)) != ATTNGEN_OK)
+        ag_err(e, s, "%s", attngen_launch_errmsg());
     attngen_call_free(call);
-    return s == ATTNGEN_OK ? ag_memory_sync(k->gpu, e) : s;
+    if (s == ATTNGEN_OK) s = ag_memory_sync(k->gpu, e);
+    return s == ATTNGEN_OK && nwork ? check_workspace(k, work, nwork, e) : s;
 }
 
 /* Whether TMA cannot describe q, k or v: it takes a contiguous last dim, and all else in pieces of 16 bytes.  Allocations start at such pieces. */

@@ -95,8 +95,9 @@ static int by_time(const void *x, const void *y) {
 
 static int measure(Bench *b) {
     size_t nwork = attngen_workspace(b->call);
-    uint64_t work = nwork ? cli_gpu_alloc(b->gpu, nwork) : 0;
-    if (nwork && !work) return EXIT_FILE;
+    uint64_t work;
+    int failed = cli_gpu_workspace(b->gpu, &work, nwork);
+    if (failed) return failed;
     for (int i = -WARM_UP; i < b->runs; i++) {
         int code = cli_gpu_event(b->gpu, 0, false);
         attngen_status s = code ? ATTNGEN_OK : attngen_launch(b->call, b->arg, b->narg, (void *)(uintptr_t)work, nwork, NULL);

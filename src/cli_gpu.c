@@ -82,6 +82,16 @@ uint64_t cli_gpu_alloc(Gpu *g, size_t bytes) {
     return g->block[g->nblock++] = p;
 }
 
+int cli_gpu_workspace(Gpu *g, uint64_t *address, size_t bytes) {
+    *address = 0;
+    if (bytes == 0) return 0;
+    void *zeros = calloc(1, bytes);
+    if (!zeros) return cli_error(EXIT_FILE, "out of memory");
+    int code = (*address = cli_gpu_alloc(g, bytes)) ? cli_gpu_upload(g, *address, zeros, bytes) : EXIT_FILE;
+    free(zeros);
+    return code;
+}
+
 int cli_gpu_upload(Gpu *g, uint64_t to, const void *from, size_t bytes) {
     int e = bytes ? g->upload(to, from, bytes) : 0;
     return e ? failed(g, "copy to the device", e) : 0;

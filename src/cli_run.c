@@ -155,9 +155,9 @@ static int launch(Run *r, const Cli *cli, const attngen_call *call) {
         r->arg[t].data = (void *)(uintptr_t)p;
         if (t <= V) code = cli_gpu_upload(r->gpu, p, r->host[t], r->bytes[t]);
     }
-    uint64_t work = 0;
+    uint64_t work;
     size_t nwork = attngen_workspace(call);
-    if (code == 0 && nwork && !(work = cli_gpu_alloc(r->gpu, nwork))) return EXIT_FILE;
+    if (code == 0) code = cli_gpu_workspace(r->gpu, &work, nwork);
     if (code) return code;
     attngen_status s = attngen_launch(call, r->arg, r->narg, (void *)(uintptr_t)work, nwork, NULL);
     if (s != ATTNGEN_OK) return cli_error(attngen_exit_code(s), "%s", attngen_launch_errmsg());

@@ -22,7 +22,8 @@ struct Loaded {
     const ProgramMeta *meta;
     CuLibrary library;
     CuKernel kernel[META_KERNELS];
-    atomic_bool ready[MAX_DEVICES]; /* attributes set and code loaded on this device */
+    atomic_bool ready[MAX_DEVICES]; /* attributes set and code loaded on this device, sms known */
+    int sms[MAX_DEVICES];
 };
 
 /* ---- errors */
@@ -196,7 +197,10 @@ static attngen_status prepare(Loaded *l, int dev, Err *e) {
         if (r != 0) return cu_err(l->driver, r, "cuKernelSetAttribute", e);
         if ((r = cu->kernel_function(&f, l->kernel[i])) != 0) return cu_err(l->driver, r, "cuKernelGetFunction", e);
     }
-    if (s == ATTNGEN_OK && dev < MAX_DEVICES) atomic_store_explicit(&l->ready[dev], true, memory_order_release);
+    if (s != ATTNGEN_OK || dev >= MAX_DEVICES) return s;
+    int r = cu->device_attribute(&l->sms[dev], CU_ATTR_SM_COUNT, dev);
+    if (r != 0) return cu_err(l->driver, r, "cuDeviceGetAttribute", e);
+    atomic_store_explicit(&l->ready[dev], true, memory_order_release);
     return s;
 }
 
@@ -260,6 +264,8 @@ attngen_status ag_driver_launch(Loaded *l, int device, int index, uint32_t block
     if (s != ATTNGEN_OK) return s;
     if (!is_ready(l, dev)) s = prepare(l, dev, e);
     if (s == ATTNGEN_OK) {
+        uint32_t most = dev < MAX_DEVICES ? (uint32_t)l->sms[dev] * k->per_sm : k->per_sm;
+        if (k->per_sm && blocks > most) blocks = most;
         void *arg[1];
         memcpy(arg, &params, sizeof params); /* the driver reads, and takes void * */
         int r = l->driver->cu.launch((CuFunction)(void *)l->kernel[index], blocks, 1, 1, k->threads, 1, 1, k->shared_bytes, stream, arg, NULL);

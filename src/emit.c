@@ -71,7 +71,7 @@ static void comment_shared(Emit *e) {
 static void comment_launch(Emit *e) {
     Buf blocks = {0};
     ag_node_print(&blocks, &e->k->nodes, e->k->blocks, NULL, NULL);
-    ag_put(e->out, "//\n// Launch\n//   blocks   %s\n//   threads  %d\n//   tensors ", blocks.oom ? "" : blocks.s, e->k->threads);
+    ag_put(e->out, "//\n// Launch\n//   %s   %s\n//   threads  %d\n//   tensors ", e->k->persistent ? "tiles " : "blocks", blocks.oom ? "" : blocks.s, e->k->threads);
     ag_buf_free(&blocks);
     for (int i = 0; i < TEN_COUNT; i++) {
         const KernelTensor *t = &e->k->tensor[i];
@@ -99,6 +99,7 @@ static void slot_line(Emit *e, const Slot *s) {
     case SLOT_SIZE:
         ag_emit_line(e, "int %s;%s", ag_size_name[s->index], s->index == SZ_OFF ? " // position of query row 0 minus that of key 0" : "");
         break;
+    case SLOT_WORKSPACE: ag_emit_line(e, "int *counter; // of tiles that blocks have taken, 0 between launches"); break;
     case SLOT_VEC: ag_emit_line(e, "int vec; // bit i: tensor i can be moved by 16-byte pieces"); break;
     case SLOT_FLOAT: ag_emit_line(e, "float %s%.*s;", prefix, STRF(p)); break;
     case SLOT_INT: ag_emit_line(e, "int %s%.*s;", prefix, STRF(p)); break;
@@ -118,9 +119,9 @@ static void argument_struct(Emit *e) {
 static void shared_names(Emit *e) {
     for (int i = 0; i < e->k->nval; i++) {
         const Val *v = &e->k->val[i];
-        if (v->space != SPACE_SHARED) continue;
+        if (v->space != SPACE_SHARED && v->space != SPACE_SLOT) continue;
         ag_emit_line(e, "const u32 %.*s = smem_addr(smem) + %d;", STRF(v->name), v->offset);
-        if (v->stages > 1) ag_emit_line(e, "constexpr u32 %.*s_BYTES = %d; // of one stage", STRF(v->name), v->bytes);
+        if (v->space == SPACE_SHARED && v->stages > 1) ag_emit_line(e, "constexpr u32 %.*s_BYTES = %d; // of one stage", STRF(v->name), v->bytes);
     }
 }
 

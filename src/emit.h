@@ -4,6 +4,14 @@
 
 #include "tile_ir.h"
 
+/* Asynchronous mma in flight, oldest first: the registers of each group; the last one is open. */
+typedef struct InFlight {
+    struct {
+        int value[4], n;
+    } group[4];
+    int ngroup;
+} InFlight;
+
 typedef struct Emit {
     const Kernel *k;
     Buf *out;
@@ -11,10 +19,7 @@ typedef struct Emit {
     int loops;            /* how many are open */
     bool *declared;       /* per value: its variable has been printed */
     bool head[TEN_COUNT]; /* per tensor: the pointer to this block's batch and head has been printed */
-    struct {
-        int value[4], n;
-    } group[4]; /* asynchronous mma in flight, oldest first: the registers of each group; the last one is open */
-    int ngroup;
+    InFlight flight;
     bool mma_sync;          /* leaves of mma.sync are in use */
     int wgmma_ss, wgmma_rs; /* N of the wgmma leaves in use, 0: none */
     const char *elem;       /* storage type: "bf16" or "f16" */
@@ -49,6 +54,8 @@ void ag_emit_tma(Emit *e, const Ins *i);
 void ag_emit_barrier(Emit *e, const Ins *i);   /* expect, wait_bar, arrive, warpgroup sync */
 void ag_emit_async_mma(Emit *e, const Ins *i); /* mma, mma_commit, mma_wait */
 void ag_emit_store_panels(Emit *e, const Ins *i);
+void ag_emit_store_tma(Emit *e, const Ins *i);
+void ag_emit_tiles(Emit *e, const Ins *i); /* slots, the counter, turns, waits for stores */
 void ag_emit_barriers(Emit *e); /* names and first state of mbarriers */
 void ag_emit_roles(Emit *e);
 void ag_emit_wgmma_leaves(Emit *e);

@@ -76,6 +76,7 @@ static void put_leaf(const Emit *e, Buf *out, const Node *n, const Names *x) {
         ag_put(out, n->index == 0 ? "args.%.*s" : "args.u_%.*s", STRF(e->k->spec->param[n->index].name));
         break;
     case OP_BLOCK: ag_put(out, "(int)blockIdx.x"); break;
+    case OP_BLOCKS: ag_put(out, "(int)gridDim.x"); break;
     default: put_val(e, out, n, x);
     }
 }

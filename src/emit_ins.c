@@ -70,10 +70,11 @@ static void head_pointer(Emit *e, int tensor, Ref batch, Ref head) {
                                    : "const u16 ",
                  t->name, t->name, ag_emit_atom(e, batch), t->name, ag_emit_atom(e, head), t->name);
 }
+/* In a kernel of one role before the first instruction of its body that needs them somewhere inside, else in the very block. */
 static void head_pointers(Emit *e, const Ins *i) {
     if (i->op == TI_COPY && i->bar < 0) head_pointer(e, i->a, i->e[3], i->e[4]);
-    if (i->op == TI_STORE) head_pointer(e, i->n, i->e[2], i->e[3]);
-    for (const Ins *x = i->body.first; x; x = x->next) head_pointers(e, x);
+    if (i->op == TI_STORE && !i->async) head_pointer(e, i->n, i->e[2], i->e[3]);
+    for (const Ins *x = i->body.first; x && e->k->nrole == 1; x = x->next) head_pointers(e, x);
 }
 
 /* ---- one function per op */
@@ -82,16 +83,19 @@ static const char *const c_type[] = {"", "bool", "int", "float"};
 static bool heads_stage(const char *note) { return note && note[0] == '-'; }
 static void emit_let(Emit *e, const Ins *i) {
     bool behind = i->note && !heads_stage(i->note);
-    ag_emit_line(e, "const %s %s = %s;%s%s", c_type[val(e, i->dst)->scalar], name(e, i->dst), ag_emit_text(e, i->e[0]), behind ? " // " : "",
+    const char *first = val(e, i->dst)->varies ? "" : "const ";
+    ag_emit_line(e, "%s%s %s = %s;%s%s", first, c_type[val(e, i->dst)->scalar], name(e, i->dst), ag_emit_text(e, i->e[0]), behind ? " // " : "",
                  behind ? i->note : "");
 }
 
 /* A block in braces: what it declares is gone after it. */
 static void emit_scope(Emit *e, const Block *b) {
-    bool *outer = e->declared;
+    bool *outer = e->declared, head[TEN_COUNT];
+    memcpy(head, e->head, sizeof head);
     e->declared = NEWN(e->k->arena, bool, (size_t)e->k->nval);
     memcpy(e->declared, outer, sizeof(bool) * (size_t)e->k->nval);
     ag_emit_block(e, b);
+    memcpy(e->head, head, sizeof head);
     e->declared = outer;
 }
 
@@ -106,9 +110,24 @@ static void emit_loop(Emit *e, const Ins *i) {
     ag_emit_line(e, "}");
 }
 
+static void emit_while(Emit *e, const Ins *i) {
+    ag_emit_line(e, "ROLLED while (%s) {", ag_emit_text(e, i->e[0]));
+    e->loops++;
+    emit_scope(e, &i->body);
+    e->loops--;
+    ag_emit_line(e, "}");
+}
+
+/* And the else that may follow: each side begins with the same asynchronous mma in flight. */
 static void emit_if(Emit *e, const Ins *i) {
+    InFlight before = e->flight;
     ag_emit_line(e, "if (%s) {", ag_emit_text(e, i->e[0]));
     emit_scope(e, &i->body);
+    if (i->next && i->next->op == TI_ELSE) {
+        ag_emit_line(e, "} else {");
+        e->flight = before;
+        emit_scope(e, &i->next->body);
+    }
     ag_emit_line(e, "}");
 }
 
@@ -343,7 +362,16 @@ static void emit_ins(Emit *e, const Ins *i) {
     switch (i->op) {
     case TI_LET: emit_let(e, i); break;
     case TI_LOOP: emit_loop(e, i); break;
+    case TI_SET: ag_emit_line(e, "%s = %s;", name(e, i->dst), ag_emit_text(e, i->e[0])); break;
+    case TI_WHILE: emit_while(e, i); break;
     case TI_IF: emit_if(e, i); break;
+    case TI_ELSE: break; /* printed with its if */
+    case TI_PUT:
+    case TI_GET:
+    case TI_FETCH:
+    case TI_TAKE_TURN:
+    case TI_PASS_TURN:
+    case TI_STORE_WAIT: ag_emit_tiles(e, i); break;
     case TI_ANY: emit_any(e, i); break;
     case TI_FILL: emit_fill(e, i); break;
     case TI_COPY:
@@ -376,7 +404,9 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_REDUCE: emit_reduce(e, i); break;
     case TI_TOTAL: emit_total(e, i); break;
     case TI_STORE:
-        if (i->b >= 0 && e->k->val[i->b].panels)
+        if (i->async)
+            ag_emit_store_tma(e, i);
+        else if (i->b >= 0 && e->k->val[i->b].panels)
             ag_emit_store_panels(e, i);
         else
             emit_store(e, i);
@@ -388,7 +418,7 @@ static void emit_ins(Emit *e, const Ins *i) {
 void ag_emit_block(Emit *e, const Block *b) {
     e->indent++;
     for (const Ins *i = b->first; i; i = i->next) {
-        if (e->indent == 1) head_pointers(e, i);
+        if (e->indent == 1 || e->k->nrole > 1) head_pointers(e, i);
         emit_ins(e, i);
     }
     e->indent--;

@@ -30,10 +30,10 @@ void ag_emit_tma(Emit *e, const Ins *i) {
 
 /* ---- asynchronous products: registers in flight are pinned where their group is waited for, so that no use of theirs moves above */
 static void in_flight(Emit *e, int v) {
-    if (e->ngroup == 0) e->ngroup = 1;
-    int *n = &e->group[e->ngroup - 1].n;
-    assert(*n < LEN(e->group[0].value));
-    e->group[e->ngroup - 1].value[(*n)++] = v;
+    if (e->flight.ngroup == 0) e->flight.ngroup = 1;
+    int *n = &e->flight.group[e->flight.ngroup - 1].n;
+    assert(*n < LEN(e->flight.group[0].value));
+    e->flight.group[e->flight.ngroup - 1].value[(*n)++] = v;
 }
 
 static void emit_product(Emit *e, const Ins *i) {
@@ -57,11 +57,11 @@ static void emit_product(Emit *e, const Ins *i) {
 
 static void emit_wait(Emit *e, int n) {
     ag_emit_line(e, "wgmma_wait<%d>();", n);
-    int done = e->ngroup - 1 - n; /* the last is the open one */
+    int done = e->flight.ngroup - 1 - n; /* the last is the open one */
     for (int g = 0; g < done; g++)
-        for (int v = 0; v < e->group[g].n; v++) ag_emit_line(e, "pin(%s);", name(e, e->group[g].value[v]));
-    for (int g = 0; done > 0 && g + done < e->ngroup; g++) e->group[g] = e->group[g + done];
-    if (done > 0) e->ngroup -= done;
+        for (int v = 0; v < e->flight.group[g].n; v++) ag_emit_line(e, "pin(%s);", name(e, e->flight.group[g].value[v]));
+    for (int g = 0; done > 0 && g + done < e->flight.ngroup; g++) e->flight.group[g] = e->flight.group[g + done];
+    if (done > 0) e->flight.ngroup -= done;
 }
 
 void ag_emit_async_mma(Emit *e, const Ins *i) {
@@ -69,8 +69,8 @@ void ag_emit_async_mma(Emit *e, const Ins *i) {
     case TI_MMA: emit_product(e, i); break;
     case TI_MMA_COMMIT:
         ag_emit_line(e, "wgmma_commit();");
-        assert(e->ngroup > 0 && e->ngroup < LEN(e->group));
-        e->group[e->ngroup++].n = 0;
+        assert(e->flight.ngroup > 0 && e->flight.ngroup < LEN(e->flight.group));
+        e->flight.group[e->flight.ngroup++].n = 0;
         break;
     default: emit_wait(e, i->n);
     }
@@ -83,6 +83,34 @@ void ag_emit_store_panels(Emit *e, const Ins *i) {
     ag_emit_line(e, "stage_panels<%s, %d>(%s, warp_row, %s);", e->elem, v->rows, name(e, i->b), name(e, i->a));
     ag_emit_line(e, "store_panels<%d, %d>(%s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s, warp_row, %s - %s, args.vec & %d);", v->rows,
                  t->cols, n, row, n, n, n, name(e, i->b), ag_emit_text(e, i->e[1]), row, 1 << i->n);
+}
+
+void ag_emit_store_tma(Emit *e, const Ins *i) {
+    const KernelTensor *t = &e->k->tensor[i->n];
+    const Val *v = &e->k->val[i->b];
+    ag_emit_line(e, "stage_panels<%s, %d>(%s, warp_row, %s);", e->elem, v->rows, name(e, i->b), name(e, i->a));
+    ag_emit_line(e, "async_proxy_fence();");
+    ag_emit_line(e, "warpgroup_sync();");
+    ag_emit_line(e, "if (threadIdx.x %% 128 == 0) tma_store<%d, %d>(args.%s_map, %s, warpgroup_row, %s, %s, %s);", v->rows, t->cols, t->name,
+                 name(e, i->b), ag_emit_text(e, i->e[0]), ag_emit_text(e, i->e[3]), ag_emit_text(e, i->e[2]));
+}
+
+/* ---- tiles of a persistent block */
+static const char *slot(const Emit *e, int v, Ref stage) {
+    if (e->k->val[v].stages == 1) return name(e, v);
+    return ag_fmt(e->k->arena, "%s + %s * 4", name(e, v), ag_emit_atom(e, stage)).s;
+}
+
+void ag_emit_tiles(Emit *e, const Ins *i) {
+    const Kernel *k = e->k;
+    switch (i->op) {
+    case TI_PUT: ag_emit_line(e, "slot_put(%s, %s);", slot(e, i->dst, i->e[0]), ag_emit_text(e, i->e[1])); break;
+    case TI_GET: ag_emit_line(e, "const int %s = slot_get(%s);", name(e, i->dst), slot(e, i->a, i->e[0])); break;
+    case TI_FETCH: ag_emit_line(e, "%s = next_tile(args.counter, %s);", name(e, i->dst), ag_emit_text(e, i->e[0])); break;
+    case TI_TAKE_TURN: ag_emit_line(e, "take_turn();"); break;
+    case TI_PASS_TURN: ag_emit_line(e, "pass_turn<%d>();", k->role[0].warps / 4); break;
+    default: ag_emit_line(e, "tma_store_wait();");
+    }
 }
 
 /* ---- the kernel around the roles */
@@ -124,6 +152,8 @@ void ag_emit_roles(Emit *e) {
     ag_emit_line(e, "// ---- role %s: %d warpgroups", k->role[0].name, k->role[0].warps / 4);
     ag_emit_line(e, "regs_inc<%d>();", k->role[0].regs);
     ag_emit_line(e, "const int warpgroup_row = uniform(threadIdx.x / 128) * 64;");
+    for (int i = 0; i < k->nbarrier; i++)
+        if (k->barrier[i].kind == BARRIER_TURNS) ag_emit_line(e, "first_turn();");
     for (int v = 0; v < k->nval; v++)
         if (k->val[v].lasting) ag_emit_declare(e, v);
 }

@@ -135,6 +135,8 @@ typedef struct FieldInfo {
     const char *names, *doc; /* names: values of an enum, separated by blanks */
 } FieldInfo;
 extern const FieldInfo ag_field[F_COUNT];
+typedef enum StoreWay { STORE_SMEM, STORE_DIRECT, STORE_TMA } StoreWay;                           /* values of F_O_STORE */
+typedef enum Persistence { PERSISTENT_NONE, PERSISTENT_STATIC, PERSISTENT_DYNAMIC } Persistence; /* of F_PERSISTENT */
 typedef enum Family { FAMILY_MMA_SYNC, FAMILY_WGMMA } Family; /* values of F_MMA_FAMILY */
 Str ag_field_word(const FieldInfo *info, int64_t v);          /* value v of an enum or a bool as it is written */
 
@@ -155,6 +157,8 @@ Schedule *ag_schedule_read(Diag *d, uint16_t file);
 /* ---- schedule_close.c
  * Closes every `auto` for this spec and target and checks that the schedule applies to them (arch, head dim). */
 void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t);
+int ag_barrier_bytes(const Schedule *s);                      /* of mbarriers and slots, of a closed schedule */
+bool ag_own_output_tile(const Schedule *s, int D, int Dv); /* wgmma: does O have shared memory of its own? */
 void ag_schedule_print(
     Buf *out, const Schedule
                   *s); /* schedule_print.c: closed form: YAML that reads back, the fields with an effect, a comment per field saying who decided it */

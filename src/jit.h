@@ -34,6 +34,7 @@ typedef enum SlotKind {
     SLOT_FLOAT,   /* float: scalar parameter `index` */
     SLOT_INT,     /* int32: scalar parameter `index` */
     SLOT_TMAP,    /* 128 bytes, 64-byte aligned: tensor map `index` of the program (TmapMeta) */
+    SLOT_WORKSPACE, /* device address of the workspace */
     SLOT_VEC      /* int32: bit i set if tensor i can be moved by 16-byte pieces (base, strides and extent allow it) */
 } SlotKind;
 /* One field of the kernel's argument struct. */
@@ -63,7 +64,8 @@ enum { META_TMAPS = 4, TMAP_BYTES = 128 };
 typedef struct KernelMeta {
     char name[META_NAME]; /* extern "C" symbol */
     uint32_t threads, shared_bytes, param_bytes, nslot;
-    Formula blocks; /* 1-D grid */
+    uint32_t per_sm, pad; /* most blocks per SM of a persistent kernel, which go on from tile to tile; 0: a block per tile */
+    Formula blocks;       /* 1-D grid; of a persistent kernel: tiles */
     Slot slot[META_SLOTS];
 } KernelMeta;
 /* A program: list of kernels run in order on one stream.  This version's programs have one. */
@@ -178,6 +180,7 @@ typedef struct BoundArgs {
     int64_t stride[META_TENSORS][4];
     double scalar[META_SCALARS];
     uint32_t vec; /* bit per tensor */
+    void *workspace;
 } BoundArgs;
 /* B, Hq, Hkv in 0..INT32_MAX, Sq, Sk in 0..2^29, |off| <= 2^29, off + Sq <= 2^29, D and Dv those of m, the group, the grid of every kernel.  For
  * attngen_bind. */

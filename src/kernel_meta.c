@@ -5,6 +5,8 @@
 
 #include "tile_ir.h"
 
+enum { COUNTER_BYTES = 4 };
+
 static void set_name(char out[META_NAME], Str name) { snprintf(out, META_NAME, "%.*s", STRF(name)); }
 
 /* Appends node r in postfix; the launch formula uses sizes, constants and a few ops only. */
@@ -42,7 +44,8 @@ void ag_program_meta(ProgramMeta *out, const Kernel *k) {
     out->D = k->spec->D;
     out->Dv = k->spec->Dv;
     out->dtype = k->spec->dtype == DT_F16 ? ATTNGEN_F16 : ATTNGEN_BF16;
-    out->workspace.op[0] = FO_CONST; /* 0 bytes */
+    out->workspace.op[0] = FO_CONST;
+    out->workspace.op[1] = k->counter ? COUNTER_BYTES : 0;
     for (int i = 0; i < TEN_COUNT; i++) {
         const KernelTensor *t = &k->tensor[i];
         TensorMeta *m = &out->tensor[i];
@@ -73,6 +76,7 @@ void ag_program_meta(ProgramMeta *out, const Kernel *k) {
     m->shared_bytes = (uint32_t)k->shared_bytes;
     m->param_bytes = (uint32_t)k->param_bytes;
     m->nslot = (uint32_t)k->nslot;
+    m->per_sm = k->persistent ? (uint32_t)k->per_sm : 0;
     formula(k, k->blocks, &m->blocks, 0);
     memcpy(m->slot, k->slot, sizeof k->slot);
 }

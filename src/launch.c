@@ -14,6 +14,9 @@
  * compiler relies on that. */
 enum { MAX_LENGTH = 1 << 29, MAX_OFFSET = 1 << 29, MAX_POSITION = 1 << 29 };
 
+/* A persistent block counts tiles in 32 bits, and past the last one by at most as many as there are blocks. */
+enum { MAX_TILES = INT32_MAX - (1 << 20) };
+
 enum { PIECE = 16 /* bytes moved at once */ };
 
 /* Letters of the axes behind the sizes, as specs and attngen.h write them. */
@@ -63,8 +66,12 @@ attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *size, Err *e)
     if (s == ATTNGEN_OK) s = check_heads(m, size, e);
     for (uint32_t i = 0; s == ATTNGEN_OK && i < m->nkernel; i++) {
         int64_t blocks = ag_formula(&m->kernel[i].blocks, size);
-        if (blocks >= 0 && blocks <= INT32_MAX) continue;
-        s = ag_err(e, ATTNGEN_E_INVALID_ARG, "%s would need %lld blocks with B %lld, Hq %lld, Sq %lld: the most that a launch can have is %d",
+        if (blocks >= 0 && blocks <= (m->kernel[i].per_sm ? MAX_TILES : INT32_MAX)) continue;
+        if (m->kernel[i].per_sm)
+            s = ag_err(e, ATTNGEN_E_INVALID_ARG, "%s would have %lld tiles with B %lld, Hq %lld, Sq %lld: the most that it can have is %d",
+                       m->kernel[i].name, LL(blocks), LL(size[SZ_B]), LL(size[SZ_HQ]), LL(size[SZ_SQ]), MAX_TILES);
+        else
+            s = ag_err(e, ATTNGEN_E_INVALID_ARG, "%s would need %lld blocks with B %lld, Hq %lld, Sq %lld: the most that a launch can have is %d",
                    m->kernel[i].name, LL(blocks), LL(size[SZ_B]), LL(size[SZ_HQ]), LL(size[SZ_SQ]), INT32_MAX);
     }
     return s;
@@ -252,12 +259,10 @@ static bool is_mapped(const ProgramMeta *m, int i) {
     return false;
 }
 
-/* Whether the kernel reads through its maps: not if one of the mapped tensors has no elements, since there is no query then, or no key. */
-static bool is_read(const BoundArgs *b, int i) {
-    for (uint32_t k = 0; k < b->meta->ntmap; k++) {
-        if (is_empty(b, &b->meta->tensor[b->meta->tmap[k].tensor])) return false;
-    }
-    return b->data[i] != NULL;
+/* Whether anything is moved through the map of tensor i: without queries nothing is, and of a tensor without elements nothing. */
+static bool is_moved(const BoundArgs *b, int i) {
+    bool nothing = b->size[SZ_B] == 0 || b->size[SZ_HQ] == 0 || b->size[SZ_SQ] == 0;
+    return !nothing && !is_empty(b, &b->meta->tensor[i]) && b->data[i];
 }
 
 /* Whether no tensor map describes tensor i, and why.  Extents need no check: they are below 2^32. */
@@ -266,7 +271,7 @@ static bool has_no_map(const BoundArgs *b, int i, char *out, size_t n) {
     const TensorMeta *t = &b->meta->tensor[i];
     int last = t->rank - 1, per_piece = PIECE / t->elem_bytes, past = (int)((uintptr_t)b->data[i] % PIECE);
     int64_t most = ((int64_t)1 << 40) / t->elem_bytes - per_piece;
-    if (!is_read(b, i)) return false;
+    if (!is_moved(b, i)) return false;
     if (past) {
         snprintf(out, n, "%s: data is %d bytes past a multiple of %d, TMA takes 0: %s", t->name, past, PIECE, advice);
         return true;
@@ -292,15 +297,22 @@ attngen_status ag_args_mappable(const BoundArgs *b, Err *e) {
     return ATTNGEN_OK;
 }
 
+/* The tensor that stands in for one without elements: a kernel looks at keys past the end of none, and those are zeros, but the map must be a legal one. */
+static int stand_in(const BoundArgs *b, int i) {
+    for (uint32_t k = 0; !is_moved(b, i) && k < b->meta->ntmap; k++)
+        if (is_moved(b, b->meta->tmap[k].tensor)) return b->meta->tmap[k].tensor;
+    return i;
+}
+
 static void set_tmap(TmapArgs *out, const BoundArgs *b, const TmapMeta *m) {
-    int i = m->tensor;
+    int i = m->tensor, from = stand_in(b, i);
     const TensorMeta *t = &b->meta->tensor[i];
     int64_t row = (extent(b, t, 3) * t->elem_bytes + PIECE - 1) / PIECE * PIECE; /* a legal stride for a dim of extent 1, where any is right */
-    if (!is_read(b, i)) return;
-    out->data = b->data[i];
+    if (!is_moved(b, from)) return;
+    out->data = b->data[from];
     out->box_rows = m->box_rows;
     out->dtype = (uint32_t)b->meta->dtype;
-    for (int k = 0; k < 4; k++) out->dim[k] = (uint64_t)extent(b, t, 3 - k);
+    for (int k = 0; k < 4; k++) out->dim[k] = (uint64_t)(from == i || k == 0 ? extent(b, t, 3 - k) : 1);
     for (int k = 0; k < 3; k++) out->stride[k] = (uint64_t)(out->dim[k + 1] > 1 ? b->stride[i][2 - k] * t->elem_bytes : row);
 }
 
@@ -387,6 +399,7 @@ void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params) {
         case SLOT_FLOAT: f32 = (float)b->scalar[s->index], memcpy(at, &f32, sizeof f32); break;
         case SLOT_INT: i32 = (int32_t)b->scalar[s->index], memcpy(at, &i32, sizeof i32); break;
         case SLOT_TMAP: break;
+        case SLOT_WORKSPACE: memcpy(at, &b->workspace, sizeof b->workspace); break;
         case SLOT_VEC: memcpy(at, &b->vec, sizeof b->vec); break;
         }
     }

@@ -2,7 +2,7 @@
  *
  *   s   = (sum d: q * k) * scale          score = the spec's, of s          x = score where the mask holds, else -inf
  *   mx  = max k: x      e = exp(x - mx)   den = sum k: e
- *   o   = sum k: e * (1 / den) * v        lse = mx + log(den)
+ *   o   = sum k: e * (1 / den) * v, or 0 if den is 0        lse = mx + log(den)
  * A row that sees no key has mx = -inf and den = 0: finite(mx) keeps e at 0 there, so that o = 0 and lse = -inf without a NaN. */
 #include <math.h>
 
@@ -95,6 +95,7 @@ Math *ag_lower(Diag *d, const Spec *spec) {
     Ref den = reduce(&l, OP_RSUM, AX_K, e, at);
     Ref inv = op(&l, OP_SELECT, op(&l, OP_GT, den, zero, 0), op(&l, OP_DIV, one, den, 0), zero);
     Ref o = reduce(&l, OP_RSUM, AX_K, op(&l, OP_MUL, op(&l, OP_MUL, e, inv, 0), load(&l, TEN_V), 0), at);
+    o = op(&l, OP_SELECT, op(&l, OP_GT, den, zero, 0), o, zero); /* whatever v holds */
     Ref lse = op(&l, OP_ADD, mx, op(&l, OP_LOG, den, 0, 0), 0);
     m->out[m->nout++] = (MathOut){TEN_O, o};
     m->out[m->nout++] = (MathOut){TEN_LSE, lse};

@@ -108,7 +108,7 @@ static void check_reduction(const Check *c, Ref r) {
 
 static void check_node(const Check *c, Ref r) {
     const Node *n = &c->p->n[r];
-    if (ag_op_has(n->op, 'K') || n->op == OP_VAL || n->op == OP_BLOCK) {
+    if (ag_op_has(n->op, 'K') || n->op == OP_VAL || n->op == OP_BLOCK || n->op == OP_BLOCKS) {
         ag_internal(c->m->d, "math node %d (%s): does not belong here", NODE(c, r));
         return;
     }

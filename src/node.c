@@ -284,6 +284,7 @@ static void print_leaf(const Printer *pr, const Node *n) {
     case OP_AXISMAX: ag_put(pr->out, "%s.max", ag_axis_name[n->index]); break;
     case OP_SIZE: ag_put(pr->out, "%s", ag_size_name[n->index]); break;
     case OP_BLOCK: ag_put(pr->out, "block"); break;
+    case OP_BLOCKS: ag_put(pr->out, "blocks"); break;
     default: ag_put(pr->out, "%s%d%s", ag_op[n->op].name, n->index, n->old ? ".old" : ""); break;
     }
 }

@@ -36,6 +36,7 @@ static int lay_out(Kernel *k) {
     for (int i = 0; i < k->nval; i++) {
         Val *v = &k->val[i];
         if (v->space != SPACE_SHARED) continue;
+        if (v->panels) top = round_up(top, PANEL_ALIGN);
         v->swizzle = v->panels ? 3 : swizzle_bits(v->cols);
         v->bytes = bytes_of(v);
         v->offset = v->over >= 0 ? 0 : top;
@@ -48,6 +49,12 @@ static int lay_out(Kernel *k) {
         if (b->kind != BARRIER_MBAR) continue;
         b->offset = most;
         most += 8 * b->stages;
+    }
+    for (int i = 0; i < k->nval; i++) {
+        Val *v = &k->val[i];
+        if (v->space != SPACE_SLOT) continue;
+        v->offset = most;
+        most += 4 * v->stages;
     }
     return most;
 }
@@ -79,6 +86,13 @@ static int copied_tensor(const Kernel *k, int v) {
     return tensor;
 }
 
+/* mbarriers and slots, of the schedule with fields f. */
+static int barrier_bytes(const Kernel *k, const Fields *f) {
+    Schedule s = *k->sched;
+    for (int i = 0; i < F_COUNT; i++) s.f[i].v = f->v[i];
+    return ag_barrier_bytes(&s);
+}
+
 static int shared_need(const Kernel *k, const Fields *f) {
     int sum = 0, most = 0;
     for (int i = 0; i < k->nval; i++) {
@@ -87,14 +101,14 @@ static int shared_need(const Kernel *k, const Fields *f) {
         int tensor = copied_tensor(k, i);
         bool keys = tensor >= 0 && k->tensor[tensor].rows == SZ_SK;
         v.rows = f->v[keys ? F_TILE_N : F_TILE_M];
-        v.stages = !keys ? 1 : f->v[tensor == TEN_V ? F_V_STAGES : F_K_STAGES];
+        v.stages = tensor < 0 ? 1 : !keys ? f->v[F_Q_STAGES] : f->v[tensor == TEN_V ? F_V_STAGES : F_K_STAGES];
         int bytes = bytes_of(&v) * v.stages;
         if (v.over < 0)
             sum += bytes;
         else if (bytes > most)
             most = bytes;
     }
-    if (is_wgmma(f)) most = sum += 8 * (1 + 2 * (f->v[F_K_STAGES] + f->v[F_V_STAGES])); /* mbarriers: of Q, and a full and an empty one per stage */
+    if (is_wgmma(f)) most = sum += barrier_bytes(k, f);
     return sum > most ? sum : most;
 }
 
@@ -243,14 +257,18 @@ static void mark_params(const Kernel *k, const Block *b, bool *used) {
     }
 }
 
-/* A tensor map for every tensor that is copied by TMA; it needs neither pointer nor strides then. */
+enum { STORE_ROWS = 64 /* of a warpgroup, which stores its own */ };
+
+/* A tensor map for every tensor that is copied or stored by TMA; it needs neither pointer nor strides then. */
 static void place_maps(Kernel *k, const Block *b, bool *mapped) {
     for (const Ins *i = b->first; i; i = i->next) {
         place_maps(k, &i->body, mapped);
-        if (i->op != TI_COPY || i->bar < 0 || mapped[i->a]) continue;
-        mapped[i->a] = true;
+        bool loads = i->op == TI_COPY && i->bar >= 0, stores = i->op == TI_STORE && i->async;
+        int tensor = loads ? i->a : i->n, rows = loads ? k->val[i->dst].rows : STORE_ROWS;
+        if ((!loads && !stores) || mapped[tensor]) continue;
+        mapped[tensor] = true;
         k->param_bytes = round_up(k->param_bytes, 64);
-        k->tmap[k->ntmap] = (TmapMeta){.tensor = (uint8_t)i->a, .box_rows = (uint16_t)k->val[i->dst].rows};
+        k->tmap[k->ntmap] = (TmapMeta){.tensor = (uint8_t)tensor, .box_rows = (uint16_t)rows};
         slot(k, SLOT_TMAP, k->ntmap++, 0, 64);
         k->param_bytes += 64;
     }
@@ -265,6 +283,7 @@ static void place_arguments(Kernel *k) {
         for (int x = 0; k->tensor[t].used && !mapped[t] && x < k->tensor[t].rank; x++) slot(k, SLOT_STRIDE, t, x, 8);
     for (int s = SZ_B; s <= SZ_OFF; s++) slot(k, SLOT_SIZE, s, 0, 4);
     slot(k, SLOT_VEC, 0, 0, 4);
+    if (k->counter) slot(k, SLOT_WORKSPACE, 0, 0, 8);
     bool used[HOST_SCALARS] = {false};
     for (int r = 0; r < k->nrole; r++) mark_params(k, &k->role[r].body, used);
     for (int i = 0; i < k->spec->nparam; i++)

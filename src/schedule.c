@@ -31,6 +31,10 @@ static const struct {
     {F_REGS_MATH, FAMILY_WGMMA, "all warps have the same registers, which grid.ctas_per_sm bounds"},
     {F_REGS_LOAD, FAMILY_WGMMA, "no warps are set apart for loading"},
     {F_OVERLAP, FAMILY_WGMMA, "a product is complete before the next instruction"},
+    {F_Q_STAGES, FAMILY_WGMMA, "a block has one tile of Q"},
+    {F_TURNS, FAMILY_WGMMA, "warps issue their products on their own"},
+    {F_PERSISTENT, FAMILY_WGMMA, "every tile has a block of its own"},
+    {F_FETCH_AHEAD, FAMILY_WGMMA, "every tile has a block of its own"},
     {F_SOFTMAX, FAMILY_WGMMA, "every step looks for its maximum"},
 };
 

@@ -24,15 +24,24 @@ static bool wgmma(const Closing *c) { return value(c, F_MMA_FAMILY) == FAMILY_WG
 /* Columns of a tile in shared memory: whole mma.sync operands, or the panels of 128 bytes that wgmma reads. */
 static int columns(const Closing *c, int D) { return round_up(D, wgmma(c) ? 64 : 16); }
 
-/* mbarriers: Q has one; a stage of K or V has one for its data and one for its room. */
-static int barrier_bytes(const Closing *c) { return wgmma(c) ? 8 * (1 + 2 * (value(c, F_K_STAGES) + value(c, F_V_STAGES))) : 0; }
+int ag_barrier_bytes(const Schedule *s) {
+    const Field *f = s->f;
+    if (f[F_MMA_FAMILY].v != FAMILY_WGMMA) return 0;
+    int q = f[F_PERSISTENT].v ? 2 * (int)f[F_Q_STAGES].v : 1, slots = f[F_PERSISTENT].v == PERSISTENT_DYNAMIC ? (int)f[F_Q_STAGES].v : 0;
+    return 8 * (q + 2 * (int)(f[F_K_STAGES].v + f[F_V_STAGES].v)) + 4 * slots;
+}
 
-/* Shared memory that one block of an m x n tile takes: Q, the stages of K and V, and barriers.
- * O takes the place of all (mma_sync), or of Q if it fits there (wgmma). */
+bool ag_own_output_tile(const Schedule *s, int D, int Dv) {
+    if (s->f[F_MMA_FAMILY].v != FAMILY_WGMMA || s->f[F_O_STORE].v == STORE_DIRECT) return false;
+    return s->f[F_PERSISTENT].v || s->f[F_O_STORE].v == STORE_TMA || round_up(Dv, 64) > round_up(D, 64);
+}
+
+/* Shared memory that one block of an m x n tile takes: the stages of Q, K and V, and barriers.
+ * O takes the place of all (mma_sync), or of Q, or has its own (wgmma). */
 static int shared_bytes(const Closing *c, int m, int n) {
     int e = ag_dtype_bytes(c->spec->dtype), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
-    int head = wgmma(c) && Dv > D ? D + Dv : most(D, Dv);
-    return e * (m * head + n * D * value(c, F_K_STAGES) + n * Dv * value(c, F_V_STAGES)) + barrier_bytes(c);
+    int head = !wgmma(c) ? most(D, Dv) : D * value(c, F_Q_STAGES) + (ag_own_output_tile(c->s, c->spec->D, c->spec->Dv) ? Dv : 0);
+    return e * (m * head + n * D * value(c, F_K_STAGES) + n * Dv * value(c, F_V_STAGES)) + ag_barrier_bytes(c->s);
 }
 
 static int shared_limit(const Closing *c) { return least(c->t->shared_max, c->t->shared_sm / value(c, F_PER_SM) - 1024); }
@@ -242,6 +251,8 @@ static void check_threads(const Closing *c) {
 }
 
 static void check_mma_sync(const Closing *c) {
+    if (value(c, F_O_STORE) == STORE_TMA)
+        ag_error(c->d, c->s->f[F_O_STORE].span, "staging.o.store tma needs mma.family wgmma: write smem or direct");
     check_rows(c);
     check_acquire(c);
     check_threads(c);
@@ -294,6 +305,18 @@ static void check_wgmma(const Closing *c) {
     if (f[F_SOFTMAX].v == 1 && f[F_OVERLAP].v == 0) {
         ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs pipeline.overlap: true");
         ag_note(c->d, f[F_OVERLAP].span, "pipeline.overlap is false");
+    }
+    if (value(c, F_Q_STAGES) > 1 && !(value(c, F_PERSISTENT) && value(c, F_OVERLAP))) {
+        ag_error(c->d, f[F_Q_STAGES].span, "staging.q.stages 2 needs grid.persistent static or dynamic and pipeline.overlap: true, since it chains tiles");
+        note_partner(c, value(c, F_OVERLAP) ? F_PERSISTENT : F_OVERLAP);
+    }
+    if (f[F_FETCH_AHEAD].by == BY_FILE && !value(c, F_PERSISTENT)) {
+        ag_error(c->d, f[F_FETCH_AHEAD].span, "grid.fetch_ahead has no effect with grid.persistent none: a block has one tile");
+        note_partner(c, F_PERSISTENT);
+    }
+    if (value(c, F_TURNS) && (value(c, F_CONSUMERS) == 1 || !value(c, F_OVERLAP))) {
+        ag_error(c->d, f[F_TURNS].span, "pipeline.turns needs pipeline.overlap: true and at least 2 of roles.consumer.warpgroups");
+        note_partner(c, value(c, F_OVERLAP) ? F_CONSUMERS : F_OVERLAP);
     }
     if (value(c, F_SOFTMAX) && value(c, F_LOOP_FORM)) {
         ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs loop.form: peeled, since it is for steps without a mask");

@@ -29,10 +29,10 @@ static bool at_mbar(const Ins *i) { return i->op == TI_EXPECT || i->op == TI_WAI
 static void put_ins(Sim *s, const Ins *i) {
     ag_put(s->message, "%s", ag_tile_op_name[i->op]);
     if (i->op == TI_WAIT || i->op == TI_MMA_WAIT) ag_put(s->message, " %d", i->n);
-    if (i->op == TI_SYNC || at_mbar(i)) ag_put(s->message, " %s", s->k->barrier[i->n].name);
+    if (i->op == TI_SYNC || i->op == TI_TAKE_TURN || i->op == TI_PASS_TURN || at_mbar(i)) ag_put(s->message, " %s", s->k->barrier[i->n].name);
     if (i->op == TI_STORE || i->op == TI_STORE_ROW) ag_put(s->message, " %s", s->k->tensor[i->n].name);
     if (i->dst >= 0) ag_put(s->message, " %.*s", STRF(s->k->val[i->dst].name));
-    if ((i->op == TI_COPY || at_mbar(i)) && s->stage >= 0) ag_put(s->message, " [stage %lld]", (long long)s->stage);
+    if ((i->op == TI_COPY || i->op == TI_PUT || at_mbar(i)) && s->stage >= 0) ag_put(s->message, " [stage %lld]", (long long)s->stage);
 }
 
 static noreturn void leave(Sim *s, Span at) {
@@ -127,18 +127,23 @@ static void leave_block(Sim *s, Thread *t) {
         set_scalar(s, o->dst, (Scalar){T_INT, {.i = f->i}});
         return;
     }
+    if (o && o->op == TI_WHILE && ag_sim_int(s, o->e[0])) {
+        f->at = o->body.first;
+        return;
+    }
     if (o && o->op == TI_ANY) ag_sim_any_end(s, o);
     t->depth--;
     t->done = t->depth == 0;
     if (!t->done) return;
     t->at = NULL;
     ag_sim_mma_end(s);
+    ag_sim_tiles_end(s);
 }
 
 static void synchronise(Sim *s, Thread *t, const Ins *i) {
     const Role *r = &s->k->role[s->role];
     if (r->one_thread) ag_sim_fail(s, "role %s has one thread", r->name);
-    if (s->k->barrier[i->n].kind == BARRIER_MBAR) ag_sim_fail(s, "an mbarrier takes arrivals and waits");
+    if (s->k->barrier[i->n].kind > BARRIER_WARPGROUP) ag_sim_fail(s, "%s is no barrier to wait at together", s->k->barrier[i->n].name);
     if (s->k->barrier[i->n].kind == BARRIER_WARPGROUP)
         ag_sim_warpgroup_sync(s);
     else
@@ -147,8 +152,15 @@ static void synchronise(Sim *s, Thread *t, const Ins *i) {
 
 static void execute(Sim *s, Thread *t, const Ins *i) {
     switch (i->op) {
-    case TI_LET: set_scalar(s, i->dst, ag_sim_scalar(s, i->e[0])); break;
+    case TI_LET:
+    case TI_SET: set_scalar(s, i->dst, ag_sim_scalar(s, i->e[0])); break;
+    case TI_GET: set_scalar(s, i->dst, (Scalar){T_INT, {.i = ag_sim_get(s, i)}}); break;
+    case TI_FETCH: set_scalar(s, i->dst, (Scalar){T_INT, {.i = ag_sim_fetch(s, i)}}); break;
     case TI_LOOP: enter_loop(s, t, i); break;
+    case TI_ELSE:
+        if (!ag_sim_int(s, i->e[0])) enter(s, t, (Frame){.at = i->body.first, .owner = i});
+        break;
+    case TI_WHILE:
     case TI_IF:
         if (ag_sim_int(s, i->e[0])) enter(s, t, (Frame){.at = i->body.first, .owner = i});
         break;
@@ -218,6 +230,7 @@ static void begin_block(Sim *s) {
     }
     s->role = s->k->nrole - 1; /* role 0 has the first turn */
     ag_sim_bar_reset(s);
+    ag_sim_tiles_reset(s);
     ag_sim_shared_reset(s);
 }
 
@@ -238,6 +251,7 @@ static void make_cell(Sim *s, Cell *c, const Val *v) {
         c->stage = NEWN(s->arena, Stage, (size_t)v->stages);
         for (int t = 0; t < v->stages; t++) c->stage[t].x = NEWN(s->arena, float, n);
     }
+    if (v->space == SPACE_SLOT) c->slot = NEWN(s->arena, Slot1, (size_t)v->stages);
     if (v->space == SPACE_FRAG || v->space == SPACE_ROW) c->x = NEWN(s->arena, float, n);
     if (v->space == SPACE_FRAG) c->hidden = NEWN(s->arena, uint8_t, n);
     if (v->cols > s->columns) s->columns = v->cols;
@@ -257,8 +271,10 @@ static void run(Sim *s) {
     s->scratch = NEWN(s->arena, float, widest);
     ag_sim_bar_init(s);
     if (s->order->values) ag_sim_cover_init(s);
-    int64_t blocks = ag_sim_int(s, s->k->blocks);
-    for (s->block = 0; s->block < blocks; s->block++) run_block(s);
+    s->blocks = ag_sim_int(s, s->k->blocks);
+    if (s->k->persistent && s->blocks > SIMULATED_SMS) s->blocks = SIMULATED_SMS;
+    for (s->block = 0; s->block < s->blocks; s->block++) run_block(s);
+    ag_sim_counter_end(s);
     if (s->order->values) ag_sim_cover_end(s);
 }
 

@@ -4,6 +4,7 @@
  *   simulate_expr.c      expressions, compiled once and evaluated a row at a time
  *   simulate_shared.c    the protocol of shared memory: copies, groups, barriers, overlaps
  *   simulate_bar.c       mbarriers, copies by TMA on their way, and what a role knows to have happened
+ *   simulate_tiles.c     what persistent blocks have: slots, the counter of tiles, turns, asynchronous stores
  *   simulate_mma.c       asynchronous mma: groups, and the values that unfinished ones hold
  *   simulate_ops.c       what each instruction computes, and which queries and keys its result stands for
  *   simulate_relative.c  which running maximum a value is relative to
@@ -85,8 +86,17 @@ typedef struct Relative {
     bool any; /* zero: relative to every maximum */
 } Relative;
 
+/* One stage of a slot. */
+typedef struct Slot1 {
+    bool written;
+    int64_t value, at; /* the writer's time when it wrote */
+    int role;
+    int64_t read[MAX_ROLES]; /* each role's time at its last look */
+} Slot1;
+
 typedef struct Cell {
     const Val *v;
+    Slot1 *slot;
     Stage *stage;    /* shared */
     float *x;        /* fragments: rows x cols; rows: rows x lanes */
     uint8_t *hidden; /* fragments: the element is that of a masked key */
@@ -141,6 +151,8 @@ typedef struct Thread {
     int64_t stage, parity;
     int64_t mma_closed, mma_finished; /* groups of asynchronous mma: 1..mma_finished are over, mma_closed + 1 is open */
     bool mma_open;                    /* the open one has an mma */
+    bool my_turn;                     /* between take and pass */
+    int stores;                       /* asynchronous ones that have not been waited for */
 } Thread;
 
 /* ---- mbarriers */
@@ -204,6 +216,7 @@ typedef struct Sim {
     int *guard;              /* per value: 1 + the mbarrier on which its readers release stages; 0 if that cannot be told */
     Flight *flight;          /* copies by TMA on their way, in order of issue */
     int nflight, capflight;
+    int64_t blocks, counter; /* of the launch */
 } Sim;
 
 /* ---- simulate.c */
@@ -252,6 +265,18 @@ void ag_sim_mma_issue(Sim *s, const Ins *i);
 void ag_sim_mma_commit(Sim *s);
 void ag_sim_mma_wait(Sim *s, int unfinished);
 void ag_sim_mma_end(Sim *s); /* of the running role */
+
+/* ---- simulate_tiles.c */
+enum { SIMULATED_SMS = 2 }; /* blocks that run at once, which persistent ones are at most */
+void ag_sim_tiles_reset(Sim *s);                       /* before each block */
+void ag_sim_put(Sim *s, const Ins *i);
+int64_t ag_sim_get(Sim *s, const Ins *i);
+int64_t ag_sim_fetch(Sim *s, const Ins *i);
+void ag_sim_turn(Sim *s, const Ins *i);
+void ag_sim_store_async(Sim *s, Stage *g);
+void ag_sim_store_wait(Sim *s);
+void ag_sim_tiles_end(Sim *s);   /* of the running role */
+void ag_sim_counter_end(Sim *s); /* of the launch: its counter is 0 again */
 
 /* ---- simulate_ops.c */
 void ag_sim_op(Sim *s, const Ins *i);

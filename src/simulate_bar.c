@@ -6,14 +6,17 @@
 #include "simulate.h"
 
 /* The mbarrier that guards a value is the one wait between the copy before and that into it. */
-static void find_guards(Sim *s, const Block *b) {
-    int waits = 0, last = 0;
+typedef struct Waits {
+    int n, last; /* since the last copy; the mbarrier of the last, + 1 */
+} Waits;
+static void find_guards(Sim *s, const Block *b, Waits *w) {
     for (const Ins *i = b->first; i; i = i->next) {
-        find_guards(s, &i->body);
-        if (i->op == TI_WAIT_BAR) waits++, last = i->n + 1;
-        if (i->op != TI_COPY) continue;
-        s->guard[i->dst] = waits == 1 ? last : 0;
-        waits = 0;
+        if (i->op == TI_WAIT_BAR) w->n++, w->last = i->n + 1;
+        if (i->op == TI_COPY) {
+            s->guard[i->dst] = w->n == 1 ? w->last : 0;
+            w->n = 0;
+        }
+        find_guards(s, &i->body, w);
     }
 }
 
@@ -21,7 +24,7 @@ void ag_sim_bar_init(Sim *s) {
     int n = 0;
     s->guard = NEWN(s->arena, int, (size_t)s->k->nval);
     for (int r = 0; r < s->k->nrole; r++)
-        if (s->k->role[r].one_thread) find_guards(s, &s->k->role[r].body);
+        if (s->k->role[r].one_thread) find_guards(s, &s->k->role[r].body, &(Waits){0});
     for (int b = 0; b < s->k->nbarrier; b++) {
         const Barrier *x = &s->k->barrier[b];
         s->mbar0[b] = n;

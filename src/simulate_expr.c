@@ -67,6 +67,7 @@ static Scalar uniform_leaf(Sim *s, const Step *t) {
     case OP_SIZE: return of_size(s, t->index);
     case OP_PARAM: return of_param(s, t);
     case OP_BLOCK: return (Scalar){T_INT, {.i = s->block}};
+    case OP_BLOCKS: return (Scalar){T_INT, {.i = s->blocks}};
     case OP_VAL: {
         Scalar x = s->cell[t->index].scalar[s->role];
         if (x.type == T_NONE) ag_sim_fail(s, "%s is read before it is set", ag_sim_name(s, t->index));

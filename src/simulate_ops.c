@@ -349,8 +349,16 @@ void ag_sim_op(Sim *s, const Ins *i) {
     case TI_MMA_WAIT: ag_sim_mma_wait(s, i->n); break;
     case TI_LOAD: load(s, i); break;
     case TI_MMA: mma(s, i); break;
+    case TI_PUT: ag_sim_put(s, i); break;
+    case TI_TAKE_TURN:
+    case TI_PASS_TURN: ag_sim_turn(s, i); break;
+    case TI_STORE_WAIT: ag_sim_store_wait(s); break;
     case TI_STORE:
-        if (i->b >= 0) ag_sim_staged(s, ag_sim_overwrite(s, i->b, 0));
+        if (i->b >= 0) {
+            Stage *g = ag_sim_overwrite(s, i->b, 0);
+            ag_sim_staged(s, g);
+            if (i->async) ag_sim_store_async(s, g);
+        }
         break;
     default: break;
     }

@@ -74,7 +74,9 @@ static bool rows_alike(const Val *v, const Val *w) {
 static void check_free_own(Sim *s, int val, int64_t stage, const Access *a, int writer) {
     const char *name = ag_sim_name(s, val);
     if (s->k->role[s->role].one_thread) return;
-    if (a->done == UNFINISHED) ag_sim_fail(s, "overwrites %s [stage %lld] while an mma that reads it is unfinished", name, (long long)stage);
+    if (a->done == UNFINISHED)
+        ag_sim_fail(s, "overwrites %s [stage %lld] while %s that reads it is unfinished", name, (long long)stage,
+                    a->group == INT64_MAX ? "a store" : "an mma");
     if (a->use > USE_SYNCED) ag_sim_fail(s, "overwrites %s [stage %lld] before its release: no sync since it was last used", name, (long long)stage);
     if (a->use == USE_SYNCED && !rows_alike(&s->k->val[val], &s->k->val[writer]))
         ag_sim_fail(s, "overwrites %s [stage %lld] before its release: each warpgroup has released its own rows, which lie elsewhere", name,

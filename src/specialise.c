@@ -3,98 +3,79 @@
  * The synchronous kernel of the tile pass has one role.  Here it becomes two:
  *   load   one thread of a warpgroup of its own: for each key tile waits until the stage is empty, announces the bytes and issues the TMA copy
  *   math   the warpgroups that compute: waits until a stage is full, computes, and releases it when the products that read it are done (speculative: K once the weights are verified)
- * Every ring has two arrays of mbarriers, full (one arrival, and the bytes) and empty (one arrival per warp of math).  Step i of the key loop, counted from 0, uses
- * stage i mod s in phase i / s, so no counter is carried: both follow from the tile number j.
+ * Every ring has two arrays of mbarriers, full (one arrival, and the bytes) and empty (one arrival per warp of math).  Step i of a block, counted from 0, uses
+ * stage i mod s in phase i / s: both follow from the tile number j, and in a persistent block (specialise_tiles.c) from the steps before this tile.
  *
  * pipeline.overlap: the scores of tile j are computed beside the weighted values of the tile before.  The loop is rotated for that:
  *   first tile      scores; softmax
  *   each next tile  scores of j  and  output += P V of the tile before  in flight; softmax of j beside the second; then what touches output or P
- *   after the loop  output += P V of the last tile
- *
- * numerics.softmax speculative: a plain step takes its weights under the reference of the steps before, P = 2^(S - ref): no maximum, no shuffles, no rescaling.
- * The row sums, which are needed anyway, verify it: below 2^40 (fp16: 2^14) no weight was too large for its type. A warp in which one is not does the step
- * again: it computes its scores once more from the same K tile, which is therefore released only now, and takes the exact step. A row that has seen
- * no key has NaN as its reference, so speculation on it always fails. (Measured by hand-made kernels: 9 to 14 % faster than exact.) */
+ *   after the loop  output += P V of the last tile */
 #include <assert.h>
 
-#include "compile.h"
+#include "specialise.h"
 
-typedef struct Ring {
-    int val, full, empty; /* shared value, barriers */
-    Ins *copy;
-} Ring;
-
-typedef struct Specialise {
-    Kernel *k;
-    Block *body;  /* of math */
-    Ring ring[2]; /* [0] of the scores' operand, [1] of the weighted values' */
-    int query, q_full;
-    Ins *q_copy;
-    bool overlap, speculate, forward;
-    Ref j; /* VAL of the key loop's variable */
-} Specialise;
-
-static Ref num(Specialise *s, int64_t v) { return ag_node_int(&s->k->nodes, v); }
-static Ref op2(Specialise *s, Op op, Ref a, Ref b) { return ag_node_op(&s->k->nodes, op, a, b, 0, (Span){0}); }
-static bool is_key_loop(const Specialise *s, const Ins *i) { return i->op == TI_LOOP && i->dst == s->k->key_loop; }
+Ref ag_spz_num(Specialise *s, int64_t v) { return ag_node_int(&s->k->nodes, v); }
+Ref ag_spz_op(Specialise *s, Op op, Ref a, Ref b) { return ag_node_op(&s->k->nodes, op, a, b, 0, (Span){0}); }
+bool ag_spz_is_key_loop(const Specialise *s, const Ins *i) { return i->op == TI_LOOP && i->dst == s->k->key_loop; }
 static Ins *add(Block *b, Ins *i) {
     ag_block_append(b, i);
     return i;
 }
-static Ins *put(Specialise *s, Block *b, TileOp op, const char *note) {
+Ins *ag_spz_put(Specialise *s, Block *b, TileOp op, const char *note) {
     Ins *i = add(b, ag_ins(s->k, op, -1));
     i->note = note;
     return i;
 }
-
-static int barrier(Specialise *s, const char *name, BarrierKind kind, int stages, int count) {
-    s->k->barrier[s->k->nbarrier] = (Barrier){.name = name, .kind = kind, .stages = stages, .count = count, .offset = -1};
-    return s->k->nbarrier++;
-}
-static const char *named(Specialise *s, int val, const char *what) { return ag_fmt(s->k->arena, "%.*s_%s", STRF(s->k->val[val].name), what).s; }
-
-/* ---- steps: tile j is step hi - 1 - j, or j - lo where the loop goes forward */
-static int stages(const Specialise *s, int r) { return s->k->val[s->ring[r].val].stages; }
-static Ref step_of(Specialise *s, Ref j) {
-    if (s->forward) return op2(s, OP_SUB, j, s->k->lo);
-    return op2(s, OP_SUB, op2(s, OP_SUB, s->k->hi, num(s, 1)), j);
-}
-/* A scalar that holds the number of a step. */
-static Ref let_step(Specialise *s, Block *b, const char *name, Ref step) {
+Ref ag_spz_let(Specialise *s, Block *b, const char *name, Ref e, const char *note) {
     int v = ag_val_scalar(s->k, name, T_INT);
-    s->k->val[v].nonneg = true; /* j < hi, and before the first step there is none */
+    s->k->val[v].nonneg = true;
     Ins *i = add(b, ag_ins(s->k, TI_LET, v));
-    i->e[0] = step;
+    i->e[0] = e;
+    i->note = note;
     return ag_kval(s->k, v);
 }
-static Ref stage_of(Specialise *s, int r, Ref step) {
-    return stages(s, r) == 1 || step == num(s, 0) ? num(s, 0) : op2(s, OP_MOD, step, num(s, stages(s, r)));
-}
-static Ref phase_of(Specialise *s, int r, Ref step) {
-    if (step == num(s, 0)) return step;
-    return op2(s, OP_MOD, op2(s, OP_FLOORDIV, step, num(s, stages(s, r))), num(s, 2));
+void ag_spz_set(Specialise *s, Block *b, Ref scalar, Ref e) {
+    int v = s->k->nodes.n[scalar].index;
+    s->k->val[v].varies = true;
+    add(b, ag_ins(s->k, TI_SET, v))->e[0] = e;
 }
 
-static void wait_full(Specialise *s, Block *b, int r, Ref step, const char *note) {
-    Ins *i = put(s, b, TI_WAIT_BAR, note);
-    i->n = s->ring[r].full;
-    i->e[0] = stage_of(s, r, step);
-    i->e[1] = phase_of(s, r, step);
+/* ---- steps: tile j is step hi - 1 - j, or j - lo where the loop goes forward, behind those of the block's earlier tiles.  int has room for them: 2^31 steps take
+ * a block a quarter of an hour. */
+static int stages(const Specialise *s, const Ring *r) { return s->k->val[r->val].stages; }
+Ref ag_spz_step(Specialise *s, Ref j) {
+    Ref in_tile = s->forward ? ag_spz_op(s, OP_SUB, j, s->k->lo) : ag_spz_op(s, OP_SUB, ag_spz_op(s, OP_SUB, s->k->hi, ag_spz_num(s, 1)), j);
+    return s->base ? ag_spz_op(s, OP_ADD, s->base, in_tile) : in_tile;
 }
-static void release(Specialise *s, Block *b, int r, Ref step) {
-    Ins *i = put(s, b, TI_ARRIVE, NULL);
-    i->n = s->ring[r].empty;
-    i->e[0] = stage_of(s, r, step);
+Ref ag_spz_stage(Specialise *s, const Ring *r, Ref step) {
+    bool first = stages(s, r) == 1 || step == ag_spz_num(s, 0);
+    return first ? ag_spz_num(s, 0) : ag_spz_op(s, OP_MOD, step, ag_spz_num(s, stages(s, r)));
 }
-static void mma_wait(Specialise *s, Block *b, int n) { put(s, b, TI_MMA_WAIT, NULL)->n = n; }
+Ref ag_spz_phase(Specialise *s, const Ring *r, Ref step) {
+    if (step == ag_spz_num(s, 0)) return step;
+    Ref round = stages(s, r) == 1 ? step : ag_spz_op(s, OP_FLOORDIV, step, ag_spz_num(s, stages(s, r)));
+    return ag_spz_op(s, OP_MOD, round, ag_spz_num(s, 2));
+}
+
+void ag_spz_wait(Specialise *s, Block *b, int barrier, Ref stage, Ref parity, const char *note) {
+    Ins *i = ag_spz_put(s, b, TI_WAIT_BAR, note);
+    i->n = barrier;
+    i->e[0] = stage;
+    i->e[1] = parity;
+}
+static void wait_full(Specialise *s, Block *b, const Ring *r, Ref step, const char *what) {
+    const char *note = ag_fmt(s->k->arena, "---- %s, when %s is there", what, s->k->val[r->val].name.s).s;
+    ag_spz_wait(s, b, r->full, ag_spz_stage(s, r, step), ag_spz_phase(s, r, step), note);
+}
+void ag_spz_release(Specialise *s, Block *b, const Ring *r, Ref step) {
+    Ins *i = ag_spz_put(s, b, TI_ARRIVE, NULL);
+    i->n = r->empty;
+    i->e[0] = ag_spz_stage(s, r, step);
+}
+void ag_spz_mma_wait(Specialise *s, Block *b, int n) { ag_spz_put(s, b, TI_MMA_WAIT, NULL)->n = n; }
 
 /* ---- taking the step apart */
-typedef struct Parts {
-    Ins *scores, *output;        /* the two products */
-    Block softmax, touches, end; /* between them: what neither output nor P needs; what writes them; behind the second */
-} Parts;
-
-static Parts take_apart(Specialise *s, const Block *step) {
+Parts ag_spz_take_apart(Specialise *s, const Block *step) {
     Parts p = {0};
     int acc = -1, weights = -1;
     for (const Ins *i = step->first; i; i = i->next)
@@ -113,7 +94,7 @@ static Parts take_apart(Specialise *s, const Block *step) {
     return p;
 }
 
-/* Clones of a block's instructions with j replaced by `tile` (0: as it is). */
+/* Clones of a block's instructions with j replaced by `tile`. */
 typedef struct Swap {
     Specialise *s;
     Ref tile;
@@ -128,249 +109,119 @@ static void retarget(Specialise *s, Ins *i, Ref tile) {
         if (i->e[e]) i->e[e] = ag_node_rebuild(&s->k->nodes, &s->k->nodes, i->e[e], swap_tile, &x);
     for (Ins *c = i->body.first; c; c = c->next) retarget(s, c, tile);
 }
-static void append(Specialise *s, Block *to, const Block *from, Ref tile) {
+void ag_spz_append(Specialise *s, Block *to, const Block *from, Ref tile) {
     for (const Ins *i = from->first; i; i = i->next) {
         Ins *c = add(to, ag_ins_clone(s->k, i));
         if (tile) retarget(s, c, tile);
     }
 }
 
-/* One asynchronous product of the given step, in a group of its own. */
-static void product(Specialise *s, Block *to, const Ins *mma, int r, Ref step) {
+/* ---- products */
+static void product(Specialise *s, Block *to, const Ins *mma, const Ring *r, Ref step, Ref query) {
     Ins *c = add(to, ag_ins_clone(s->k, mma));
     c->async = true;
-    c->e[0] = stage_of(s, r, step);
-    put(s, to, TI_MMA_COMMIT, NULL);
+    c->e[0] = ag_spz_stage(s, r, step);
+    if (query) c->e[1] = query;
+    ag_spz_put(s, to, TI_MMA_COMMIT, NULL);
+}
+void ag_spz_scores(Specialise *s, Block *to, const Parts *p, Ref step, Ref round) {
+    wait_full(s, to, &s->ring[0], step, "scores");
+    product(s, to, p->scores, &s->ring[0], step, round ? ag_spz_stage(s, &s->query, round) : 0);
+}
+void ag_spz_weighted(Specialise *s, Block *to, const Parts *p, Ref step) {
+    wait_full(s, to, &s->ring[1], step, "weighted values");
+    product(s, to, p->output, &s->ring[1], step, 0);
 }
 
-/* ---- math */
-static void scores(Specialise *s, Block *to, const Parts *p, Ref step) {
-    wait_full(s, to, 0, step, ag_fmt(s->k->arena, "---- scores, when %s is there", s->k->val[s->ring[0].val].name.s).s);
-    product(s, to, p->scores, 0, step);
-}
-static void weighted_values(Specialise *s, Block *to, const Parts *p, Ref step) {
-    wait_full(s, to, 1, step, ag_fmt(s->k->arena, "---- weighted values, when %s is there", s->k->val[s->ring[1].val].name.s).s);
-    product(s, to, p->output, 1, step);
-}
+/* ---- steps */
 
-static void first_tile(Specialise *s, Block *to, const Parts *p) {
-    Ref tile = op2(s, OP_SUB, s->k->hi, num(s, 1)), step = num(s, 0);
-    Ins *q = put(s, to, TI_WAIT_BAR, NULL);
-    q->n = s->q_full;
-    q->e[0] = q->e[1] = num(s, 0);
-    scores(s, to, p, step);
-    mma_wait(s, to, 0);
-    release(s, to, 0, step);
-    append(s, to, &p->softmax, tile);
-    append(s, to, &p->touches, tile);
-    append(s, to, &p->end, tile);
+/* Softmax of the first key tile, whose scores are there. */
+void ag_spz_first(Specialise *s, Block *to, const Parts *p) {
+    Ref tile = ag_spz_op(s, OP_SUB, s->k->hi, ag_spz_num(s, 1));
+    ag_spz_release(s, to, &s->ring[0], s->base ? s->base : ag_spz_num(s, 0));
+    ag_spz_append(s, to, &p->softmax, tile);
+    ag_spz_append(s, to, &p->touches, tile);
+    ag_spz_append(s, to, &p->end, tile);
 }
 
-/* ---- speculation */
-
-/* The instructions of an exact softmax that speculation needs to know. */
-typedef struct Exact {
-    const Ins *max, *exp, *sum; /* mx_new = max(mx, S);  S = 2^(S - r);  den = sum(den, S) */
-} Exact;
-
-static bool find_exact(const Parts *p, Exact *x) {
-    *x = (Exact){0};
-    for (const Ins *i = p->softmax.first; i; i = i->next) {
-        if (i->op == TI_REDUCE) *(i->reduce == OP_RMAX ? &x->max : &x->sum) = i;
-        if (x->max && i->op == TI_MAP && i->dst == x->max->a) x->exp = i;
-    }
-    return x->max && x->exp && x->sum && x->max->a == p->scores->dst && x->sum->a == p->scores->dst;
+Pair ag_spz_issue_both(Specialise *s, Block *to, const Parts *p) {
+    Ref step = ag_spz_let(s, to, "step", ag_spz_step(s, s->j), NULL);
+    Ref before = ag_spz_let(s, to, "before", ag_spz_op(s, OP_SUB, step, ag_spz_num(s, 1)), NULL);
+    if (s->turns >= 0) ag_spz_put(s, to, TI_TAKE_TURN, NULL)->n = s->turns;
+    ag_spz_scores(s, to, p, step, s->round);
+    ag_spz_weighted(s, to, p, before);
+    if (s->turns >= 0) ag_spz_put(s, to, TI_PASS_TURN, NULL)->n = s->turns;
+    return (Pair){step, before};
 }
 
-/* Expressions of the exact step under the old maximum: mx for mx_new, NaN for a row without keys, and row values computed on the way spelled out. */
-typedef struct Old {
-    Specialise *s;
-    const Parts *p;
-    const Exact *x;
-} Old;
-static Ref under_old(void *payload, Ref r) {
-    const Old *o = payload;
-    Kernel *k = o->s->k;
-    const Node n = k->nodes.n[r];
-    if (n.op == OP_FINITE) return ag_node_op(&k->nodes, OP_SEEN, ag_node_rebuild(&k->nodes, &k->nodes, n.arg[0], under_old, payload), 0, 0, n.span);
-    if (n.op != OP_VAL) return 0;
-    if (n.index == o->x->max->dst) return ag_kval(k, o->x->max->b);
-    for (const Ins *i = o->p->softmax.first; i; i = i->next)
-        if (i->op == TI_MAP && i->dst == n.index && k->val[n.index].space == SPACE_ROW)
-            return ag_node_rebuild(&k->nodes, &k->nodes, i->e[0], under_old, payload);
-    return 0;
-}
-
-static int row_like(Specialise *s, int val, const char *name) {
-    Val v = s->k->val[val];
-    v.name = ag_str(name);
-    v.reference = v.carry = -1;
-    return ag_val(s->k, v);
-}
-
-/* The exact step for the warps that must: scores once more, softmax, and what follows. */
-static void mend(Specialise *s, Block *to, const Parts *p, Ref step, int sum) {
-    Kernel *k = s->k;
-    double limit = k->spec->dtype == DT_F16 ? 0x1p14 : 0x1p40;
-    Ins *any = put(s, to, TI_ANY, "---- where speculation went too far the step is done again exactly");
-    any->e[0] = ag_node_op(&k->nodes, OP_NOT, op2(s, OP_LT, ag_kval(k, sum), ag_node_float(&k->nodes, limit)), 0, 0, (Span){0});
-    Ins *scores = add(&any->body, ag_ins_clone(k, p->scores));
-    scores->note = NULL;
-    scores->e[0] = stage_of(s, 0, step);
-    append(s, &any->body, &p->softmax, 0);
-    append(s, &any->body, &p->touches, 0);
-    append(s, &any->body, &p->end, 0);
-    Ins *none = put(s, &any->body, TI_FILL, NULL);
-    none->dst = sum;
-    none->e[0] = ag_node_float(&k->nodes, 0);
-}
-
-static void speculative(Specialise *s, Block *to, const Parts *p, const Exact *x) {
-    Kernel *k = s->k;
-    Old old = {s, p, x};
-    Ref step = let_step(s, to, "step", step_of(s, s->j)), before = let_step(s, to, "before", op2(s, OP_SUB, step, num(s, 1)));
-    scores(s, to, p, step);
-    weighted_values(s, to, p, before);
-    mma_wait(s, to, 1);
-    for (const Ins *i = p->softmax.first; i != x->max; i = i->next) add(to, ag_ins_clone(k, i)); /* what the spec makes of the scores */
-    Ins *exp = add(to, ag_ins_clone(k, x->exp));
-    exp->note = "---- weights under the maximum so far";
-    exp->e[0] = ag_node_rebuild(&k->nodes, &k->nodes, x->exp->e[0], under_old, &old);
-    int sum = row_like(s, x->sum->dst, "step_sum");
-    Ins *total = add(to, ag_ins_clone(k, x->sum));
-    total->dst = sum;
-    total->b = -1;
-    mma_wait(s, to, 0);
-    release(s, to, 1, before);
-    for (const Ins *i = p->touches.first; i; i = i->next)
-        if (i->dst == p->output->a) add(to, ag_ins_clone(k, i));
-    mend(s, to, p, step, sum);
-    Ins *den = put(s, to, TI_MAP, NULL);
-    den->dst = x->sum->dst;
-    den->e[0] = op2(s, OP_ADD, ag_kval(k, den->dst), ag_kval(k, sum));
-    release(s, to, 0, step); /* only now: a failed speculation reads K again */
-}
-
-/* Scores of j beside the weighted values of j + 1. */
 static void overlapped(Specialise *s, Block *to, const Parts *p) {
-    Ref step = let_step(s, to, "step", step_of(s, s->j)), before = let_step(s, to, "before", op2(s, OP_SUB, step, num(s, 1)));
-    scores(s, to, p, step);
-    weighted_values(s, to, p, before);
-    mma_wait(s, to, 1);
-    release(s, to, 0, step);
-    append(s, to, &p->softmax, 0);
-    mma_wait(s, to, 0);
-    release(s, to, 1, before);
-    append(s, to, &p->touches, 0);
-    append(s, to, &p->end, 0);
+    Pair issued = ag_spz_issue_both(s, to, p);
+    ag_spz_mma_wait(s, to, 1);
+    ag_spz_release(s, to, &s->ring[0], issued.scores);
+    ag_spz_append(s, to, &p->softmax, 0);
+    ag_spz_mma_wait(s, to, 0);
+    ag_spz_release(s, to, &s->ring[1], issued.weighted);
+    ag_spz_append(s, to, &p->touches, 0);
+    ag_spz_append(s, to, &p->end, 0);
 }
 
 static void in_order(Specialise *s, Block *to, const Parts *p) {
-    Ref step = let_step(s, to, "step", step_of(s, s->j));
-    scores(s, to, p, step);
-    mma_wait(s, to, 0);
-    release(s, to, 0, step);
-    append(s, to, &p->softmax, 0);
-    append(s, to, &p->touches, 0);
-    weighted_values(s, to, p, step);
-    mma_wait(s, to, 0);
-    release(s, to, 1, step);
-    append(s, to, &p->end, 0);
+    Ref step = ag_spz_let(s, to, "step", ag_spz_step(s, s->j), NULL);
+    ag_spz_scores(s, to, p, step, s->round);
+    ag_spz_mma_wait(s, to, 0);
+    ag_spz_release(s, to, &s->ring[0], step);
+    ag_spz_append(s, to, &p->softmax, 0);
+    ag_spz_append(s, to, &p->touches, 0);
+    ag_spz_weighted(s, to, p, step);
+    ag_spz_mma_wait(s, to, 0);
+    ag_spz_release(s, to, &s->ring[1], step);
+    ag_spz_append(s, to, &p->end, 0);
 }
 
-static Ins *if_any_key(Specialise *s, Ins *before) {
-    Ins *i = ag_ins(s->k, TI_IF, -1);
-    i->e[0] = op2(s, OP_GT, s->k->hi, s->k->lo);
-    ag_block_insert_before(s->body, before, i);
-    return i;
-}
-
-static void rewrite_loops(Specialise *s) {
-    Ins *first = NULL, *last = NULL;
-    for (Ins *i = s->body->first; i; i = i->next)
-        if (is_key_loop(s, i)) {
-            first = first ? first : i;
-            last = i;
+void ag_spz_loops(Specialise *s, Block *to, Ins *first, Ins *last) {
+    for (const Ins *i = first; i; i = i == last ? NULL : i->next) {
+        if (!ag_spz_is_key_loop(s, i)) {
+            add(to, ag_ins_clone(s->k, i));
+            continue;
         }
-    Parts whole = take_apart(s, &first->body); /* the first loop's steps have the guard */
-    for (Ins *i = first; i; i = i == last ? NULL : i->next) {
-        if (!is_key_loop(s, i)) continue;
-        Parts p = take_apart(s, &i->body);
+        Parts p = ag_spz_take_apart(s, &i->body);
         bool plain = i->e[0] == s->k->plain_hi && i->e[1] == s->k->plain_lo;
-        i->body = (Block){0};
-        if (s->overlap) {
-            Ref second = op2(s, OP_SUB, s->k->hi, num(s, 1)); /* from the second tile on */
-            i->e[0] = i->e[0] == s->k->hi ? second : op2(s, OP_MIN, i->e[0], second);
-            Exact x;
-            if (plain && s->speculate && find_exact(&p, &x))
-                speculative(s, &i->body, &p, &x);
-            else
-                overlapped(s, &i->body, &p);
-        } else
-            in_order(s, &i->body, &p);
-    }
-    if (s->overlap) {
-        Ins *head = if_any_key(s, first), *tail = if_any_key(s, last->next);
-        head->note = "---- the first key tile";
-        first_tile(s, &head->body, &whole);
-        tail->note = "---- the last weighted values";
-        weighted_values(s, &tail->body, &whole, let_step(s, &tail->body, "step", step_of(s, s->k->lo)));
-        mma_wait(s, &tail->body, 0);
-    } else { /* Q is waited for before the first step */
-        Ins *q = put(s, &if_any_key(s, first)->body, TI_WAIT_BAR, NULL);
-        q->n = s->q_full;
-        q->e[0] = q->e[1] = num(s, 0);
-    }
-}
-
-/* ---- load */
-static void load_tile(Specialise *s, Block *to, Ins *copy, int val, int full, Ref stage, Ref row) {
-    const Val *v = &s->k->val[val];
-    Ins *e = put(s, to, TI_EXPECT, NULL);
-    e->n = full;
-    e->e[0] = stage;
-    e->e[1] = num(s, v->rows * ag_panel_cols(v->cols) * ag_dtype_bytes(v->type));
-    Ins *c = add(to, ag_ins_clone(s->k, copy));
-    c->async = true;
-    c->bar = full;
-    c->e[0] = stage;
-    if (row) c->e[1] = row;
-}
-
-static void build_load(Specialise *s, Role *load) {
-    Kernel *k = s->k;
-    for (const Ins *i = s->body->first; i && !is_key_loop(s, i); i = i->next)
-        if (i->op == TI_LET) add(&load->body, ag_ins_clone(k, i));
-    Ins *any = put(s, &load->body, TI_IF, NULL); /* without keys nobody would wait for Q */
-    any->e[0] = op2(s, OP_GT, k->hi, k->lo);
-    load_tile(s, &any->body, s->q_copy, s->query, s->q_full, num(s, 0), 0);
-    Ins *loop = add(&any->body, ag_ins(k, TI_LOOP, k->key_loop));
-    loop->n = s->forward ? 1 : -1;
-    loop->e[0] = s->forward ? k->lo : k->hi;
-    loop->e[1] = s->forward ? k->hi : k->lo;
-    Ref step = let_step(s, &loop->body, "step", step_of(s, s->j));
-    for (int r = 0; r < 2; r++) {
-        Ins *w = put(s, &loop->body, TI_WAIT_BAR, NULL);
-        w->n = s->ring[r].empty;
-        w->e[0] = stage_of(s, r, step);
-        w->e[1] = op2(s, OP_SUB, num(s, 1), phase_of(s, r, step)); /* the first round finds every stage empty */
-        load_tile(s, &loop->body, s->ring[r].copy, s->ring[r].val, s->ring[r].full, stage_of(s, r, step),
-                  op2(s, OP_MUL, s->j, num(s, k->val[s->ring[r].val].rows)));
+        Ins *loop = add(to, ag_ins(s->k, TI_LOOP, i->dst));
+        loop->n = i->n;
+        loop->note = i->note;
+        loop->span = i->span;
+        loop->e[0] = i->e[0];
+        loop->e[1] = i->e[1];
+        if (!s->overlap) {
+            in_order(s, &loop->body, &p);
+            continue;
+        }
+        Ref second = ag_spz_op(s, OP_SUB, s->k->hi, ag_spz_num(s, 1)); /* from the second tile on */
+        loop->e[0] = i->e[0] == s->k->hi ? second : ag_spz_op(s, OP_MIN, i->e[0], second);
+        if (!(plain && s->speculate && ag_spz_speculative(s, &loop->body, &p))) overlapped(s, &loop->body, &p);
     }
 }
 
 /* ---- the whole */
+
+static int barrier(Specialise *s, const char *name, BarrierKind kind, int stages, int count) {
+    Kernel *k = s->k;
+    assert(k->nbarrier < LEN(k->barrier));
+    k->barrier[k->nbarrier] = (Barrier){.name = name, .kind = kind, .stages = stages, .count = count, .offset = -1};
+    return k->nbarrier++;
+}
+static const char *named(Specialise *s, int val, const char *what) { return ag_fmt(s->k->arena, "%.*s_%s", STRF(s->k->val[val].name), what).s; }
+
 static void find_copies(Specialise *s) {
     for (Ins *i = s->body->first, *next; i; i = next) {
         next = i->next;
         if (i->op == TI_COPY) {
-            s->q_copy = i;
-            s->query = i->dst;
+            s->query = (Ring){.val = i->dst, .copy = i, .full = -1, .empty = -1};
             ag_block_remove(s->body, i);
         }
     }
     for (Ins *l = s->body->first; l; l = l->next) {
-        for (Ins *i = l->body.first; is_key_loop(s, l) && i; i = i->next) {
+        for (Ins *i = l->body.first; ag_spz_is_key_loop(s, l) && i; i = i->next) {
             if (i->op != TI_MMA) continue;
             Ring *r = &s->ring[i->trans ? 0 : 1];
             r->val = i->b;
@@ -380,29 +231,33 @@ static void find_copies(Specialise *s) {
     }
 }
 
-static void store_by_warps(Specialise *s) {
+static void make_ring(Specialise *s, Ring *r, FieldId stages, bool empty) {
     Kernel *k = s->k;
-    for (Ins *i = s->body->first; i; i = i->next) {
-        if (i->op != TI_STORE) continue;
-        const Val *acc = &k->val[i->a];
-        Ins *sync = ag_ins(k, TI_SYNC, -1);
-        sync->n = barrier(s, "warpgroup", BARRIER_WARPGROUP, 1, 0);
-        sync->note = "the warpgroup is past its last read of Q";
-        ag_block_insert_before(s->body, i, sync);
-        i->b = ag_val(k, (Val){.name = ag_str("O"),
-                               .space = SPACE_SHARED,
-                               .type = k->tensor[i->n].type,
-                               .rows = acc->rows,
-                               .cols = acc->cols,
-                               .stages = 1,
-                               .swizzle = -1,
-                               .offset = -1,
-                               .bytes = -1,
-                               .over = ag_panel_cols(acc->cols) <= ag_panel_cols(k->val[s->query].cols) ? s->query : -1,
-                               .panels = true,
-                               .reference = -1,
-                               .carry = -1});
-    }
+    Val *v = &k->val[r->val];
+    v->stages = (int)s->sched->f[stages].v;
+    v->span = s->sched->f[stages].span;
+    v->panels = true;
+    r->full = barrier(s, named(s, r->val, "full"), BARRIER_MBAR, v->stages, 1);
+    if (empty) r->empty = barrier(s, named(s, r->val, "empty"), BARRIER_MBAR, v->stages, k->role[0].warps);
+}
+
+/* Fragments that one block of the role's code writes and another reads. */
+static void mark_lasting(Specialise *s) {
+    for (Ins *l = s->body->first; l; l = l->next)
+        for (Ins *i = l->body.first; ag_spz_is_key_loop(s, l) && i; i = i->next) {
+            if (i->op == TI_MMA && !i->trans) s->k->val[i->a].lasting = true;
+            if (i->op == TI_MMA && i->trans && s->overlap) s->k->val[i->dst].lasting = true;
+        }
+}
+
+static void make_roles(Specialise *s) {
+    Kernel *k = s->k;
+    int warps = k->role[0].warps;
+    k->role[0].name = "math";
+    k->role[0].regs = (int)s->sched->f[F_REGS_MATH].v;
+    k->role[1] = (Role){.name = "load", .warp0 = warps, .warps = 4, .regs = (int)s->sched->f[F_REGS_LOAD].v, .one_thread = true};
+    k->nrole = 2;
+    k->threads = 32 * (warps + 4);
 }
 
 /* Roles, mbarriers and the order of asynchronous products        needs tiled, split   makes pipelined */
@@ -410,34 +265,31 @@ void ag_specialise(Fn *fn) {
     Kernel *k = fn->kernel;
     const Schedule *sched = fn->sched;
     Specialise s = {.k = k,
+                    .sched = sched,
                     .body = &k->role[0].body,
                     .overlap = sched->f[F_OVERLAP].v == 1,
                     .speculate = sched->f[F_SOFTMAX].v == 1,
                     .forward = sched->f[F_DIRECTION].v == 1,
+                    .persistent = sched->f[F_PERSISTENT].v != PERSISTENT_NONE,
+                    .dynamic = sched->f[F_PERSISTENT].v == PERSISTENT_DYNAMIC,
+                    .chained = sched->f[F_Q_STAGES].v > 1,
+                    .turns = -1,
+                    .slot = -1,
                     .j = ag_kval(k, k->key_loop)};
     find_copies(&s);
-    assert(s.q_copy && s.ring[0].copy && s.ring[1].copy);
-    int warps = k->role[0].warps;
-    k->role[0].name = "math";
-    k->role[0].regs = (int)sched->f[F_REGS_MATH].v;
-    k->role[1] = (Role){.name = "load", .warp0 = warps, .warps = 4, .regs = (int)sched->f[F_REGS_LOAD].v, .one_thread = true};
-    k->nrole = 2;
-    k->threads = 32 * (warps + 4);
-    k->val[s.query].panels = true;
-    s.q_full = barrier(&s, named(&s, s.query, "full"), BARRIER_MBAR, 1, 1);
-    for (int r = 0; r < 2; r++) {
-        Val *v = &k->val[s.ring[r].val];
-        v->stages = (int)sched->f[r ? F_V_STAGES : F_K_STAGES].v;
-        v->span = sched->f[r ? F_V_STAGES : F_K_STAGES].span;
-        v->panels = true;
-        s.ring[r].full = barrier(&s, named(&s, s.ring[r].val, "full"), BARRIER_MBAR, v->stages, 1);
-        s.ring[r].empty = barrier(&s, named(&s, s.ring[r].val, "empty"), BARRIER_MBAR, v->stages, warps);
-    }
-    build_load(&s, &k->role[1]);
-    for (Ins *l = s.body->first; l; l = l->next)
-        for (Ins *i = l->body.first; is_key_loop(&s, l) && i; i = i->next)
-            if (i->op == TI_MMA && !i->trans) k->val[i->a].lasting = true;
-    rewrite_loops(&s);
-    if (sched->f[F_O_STORE].v == 0) store_by_warps(&s);
+    assert(s.query.copy && s.ring[0].copy && s.ring[1].copy);
+    make_roles(&s);
+    make_ring(&s, &s.query, F_Q_STAGES, s.persistent);
+    make_ring(&s, &s.ring[0], F_K_STAGES, true);
+    make_ring(&s, &s.ring[1], F_V_STAGES, true);
+    if (sched->f[F_TURNS].v) s.turns = barrier(&s, "turn", BARRIER_TURNS, 1, 0);
+    if (sched->f[F_O_STORE].v == STORE_SMEM) barrier(&s, "warpgroup", BARRIER_WARPGROUP, 1, 0);
+    if (s.dynamic)
+        s.slot = ag_val(k, (Val){.name = ag_str("tile_slot"), .space = SPACE_SLOT, .stages = (int)sched->f[F_Q_STAGES].v, .offset = -1, .over = -1, .reference = -1, .carry = -1});
+    k->persistent = s.persistent;
+    k->counter = s.dynamic;
+    mark_lasting(&s);
+    ag_spz_load(&s, &k->role[1]);
+    ag_spz_math(&s);
     for (int r = 0; r < k->nrole; r++) ag_remove_dead_lets(k, &k->role[r].body);
 }

@@ -9,7 +9,8 @@ const char *const ag_tile_op_name[] = {[TI_LET] = "let",           [TI_LOOP] = "
                                        [TI_EXPECT] = "expect",     [TI_WAIT_BAR] = "wait_bar", [TI_ARRIVE] = "arrive",
                                        [TI_LOAD] = "load",         [TI_MMA] = "mma",           [TI_MMA_COMMIT] = "mma_commit",
                                        [TI_MMA_WAIT] = "mma_wait", [TI_MAP] = "map",           [TI_REDUCE] = "reduce",
-                                       [TI_TOTAL] = "total",       [TI_STORE] = "store",       [TI_STORE_ROW] = "store_row"};
+                                       [TI_TOTAL] = "total",       [TI_STORE] = "store",       [TI_STORE_ROW] = "store_row",
+ [TI_WHILE] = "while", [TI_ELSE] = "else", [TI_SET] = "set", [TI_PUT] = "put", [TI_GET] = "get", [TI_FETCH] = "fetch", [TI_TAKE_TURN] = "take_turn", [TI_PASS_TURN] = "pass_turn", [TI_STORE_WAIT] = "store_wait"};
 
 Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name) {
     Kernel *k = NEW(d->arena, Kernel);
@@ -55,7 +56,8 @@ bool ag_nonneg(const Kernel *k, Ref r) {
     const Node *n = &k->nodes.n[r];
     switch (n->op) {
     case OP_CONST: return n->type == T_INT && n->value.u.i >= 0;
-    case OP_BLOCK: return true;
+    case OP_BLOCK:
+    case OP_BLOCKS: return true;
     case OP_SIZE: return n->index != SZ_OFF;
     case OP_VAL: return k->val[n->index].nonneg;
     case OP_MAX: return ag_nonneg(k, n->arg[0]) || ag_nonneg(k, n->arg[1]);
@@ -113,8 +115,9 @@ static bool reads_val(const Kernel *k, const Block *b, int v) {
     return false;
 }
 void ag_remove_dead_lets(Kernel *k, Block *b) {
-    for (Ins *i = b->last, *prev; i; i = prev) { /* readers stand behind */
+    for (Ins *i = b->last, *prev; i; i = prev) { /* readers stand behind, in the same block */
         prev = i->prev;
+        ag_remove_dead_lets(k, &i->body);
         bool bound = i->op == TI_LET && (ag_kval(k, i->dst) == k->lo || ag_kval(k, i->dst) == k->hi); /* pipeline asks for them */
         if (i->op == TI_LET && !bound && !reads_val(k, b, i->dst)) ag_block_remove(b, i);
     }

@@ -89,10 +89,31 @@ static void check_mbar(const Check *c, const Ins *i, bool operand) {
     require(c, i->op != TI_EXPECT || c->role->one_thread, "each thread of the role would announce the bytes");
 }
 
+/* What goes through a slot, and who. */
+static void check_slot(const Check *c, const Ins *i, int slot) {
+    require(c, is_in(c, slot, SPACE_SLOT), "there is no such slot");
+    check_uniform(c, i->e[0], T_INT);
+    if (i->op == TI_PUT) check_uniform(c, i->e[1], T_INT);
+    require(c, i->op != TI_PUT || c->role->one_thread, "each thread of the role would write the slot");
+    require(c, i->op != TI_GET || is_in(c, i->dst, SPACE_SCALAR), "the destination is no scalar");
+}
+
+static void check_fetch(const Check *c, const Ins *i) {
+    require(c, is_in(c, i->dst, SPACE_SCALAR) && val(c, i->dst)->varies, "the destination is no scalar that varies");
+    require(c, c->k->counter, "the launch has no counter");
+    require(c, c->role->one_thread, "each thread of the role would fetch a tile of its own");
+    check_uniform(c, i->e[0], T_INT);
+}
+
+static void check_turn(const Check *c, const Ins *i) {
+    bool turns = i->n >= 0 && i->n < c->k->nbarrier && c->k->barrier[i->n].kind == BARRIER_TURNS;
+    require(c, turns && c->role->warps % 4 == 0, "warpgroups take turns on a barrier for that");
+}
+
 static void check_sync(const Check *c, const Ins *i) {
     bool there = i->n >= 0 && i->n < c->k->nbarrier;
     require(c, there, "there is no such barrier");
-    require(c, !there || c->k->barrier[i->n].kind != BARRIER_MBAR, "an mbarrier takes arrivals and waits");
+    require(c, !there || c->k->barrier[i->n].kind <= BARRIER_WARPGROUP, "it is no barrier to wait at together");
     require(c, !c->role->one_thread, "one thread cannot wait for its others");
 }
 
@@ -154,6 +175,7 @@ static void check_store(const Check *c, const Ins *i) {
         const Val *f = val(c, i->a), *b = val(c, i->b);
         require(c, f->rows == b->rows && f->cols == b->cols && b->type == c->k->tensor[i->n].type, "the staging tile is of another shape or type");
     }
+    require(c, !i->async || (is_in(c, i->b, SPACE_SHARED) && val(c, i->b)->panels), "TMA stores panels");
     require(c, !wide || val(c, i->a)->cols >= c->k->tensor[i->n].cols, "the fragment is narrower than the tensor");
     for (int e = 0; e < 4; e++) check_uniform(c, i->e[e], T_INT);
 }
@@ -184,7 +206,13 @@ static void check_ins(Check *c, const Ins *i) {
         require(c, is_in(c, i->dst, SPACE_SCALAR), "the destination is no scalar");
         if (is_in(c, i->dst, SPACE_SCALAR)) check_uniform(c, i->e[0], val(c, i->dst)->scalar);
         break;
+    case TI_SET:
+        require(c, is_in(c, i->dst, SPACE_SCALAR) && val(c, i->dst)->varies && c->written[i->dst], "the destination is no scalar that varies");
+        if (is_in(c, i->dst, SPACE_SCALAR)) check_uniform(c, i->e[0], val(c, i->dst)->scalar);
+        break;
     case TI_LOOP: check_loop(c, i); return;
+    case TI_ELSE: require(c, i->prev && i->prev->op == TI_IF && i->prev->e[0] == i->e[0], "there is no if that it belongs to"); /* fallthrough */
+    case TI_WHILE:
     case TI_IF:
         check_uniform(c, i->e[0], T_BOOL);
         check_body(c, i, -1);
@@ -206,6 +234,12 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_EXPECT:
     case TI_WAIT_BAR: check_mbar(c, i, true); break;
     case TI_ARRIVE: check_mbar(c, i, false); break;
+    case TI_PUT: check_slot(c, i, i->dst); break;
+    case TI_GET: check_slot(c, i, i->a); break;
+    case TI_FETCH: check_fetch(c, i); break;
+    case TI_TAKE_TURN:
+    case TI_PASS_TURN: check_turn(c, i); break;
+    case TI_STORE_WAIT:
     case TI_MMA_COMMIT: break;
     case TI_MMA_WAIT: require(c, i->n >= 0, "a negative number of groups"); break;
     case TI_LOAD: check_load(c, i); break;
@@ -236,6 +270,7 @@ static void check_place(Check *c) {
     c->ins = NULL;
     for (int i = 0; i < k->nval; i++) {
         const Val *v = &k->val[i];
+        if (v->space == SPACE_SLOT) require(c, v->offset >= 0 && v->offset % 4 == 0 && v->offset + 4 * v->stages <= k->shared_bytes, "a slot has no place");
         if (v->space != SPACE_SHARED) continue;
         require(c, v->offset >= 0 && v->swizzle >= 0 && v->bytes >= v->rows * v->cols * ag_dtype_bytes(v->type), "a shared value has no place");
         require(c, v->offset + v->bytes * v->stages <= k->shared_bytes, "a shared value ends outside of shared memory");

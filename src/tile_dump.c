@@ -22,7 +22,7 @@ static const char *name(const Dump *d, int v) { return d->k->val[v].name.s; }
 
 static void put_stage(Dump *d, int v, Ref stage) {
     ag_put(d->out, "%s", name(d, v));
-    if (d->k->val[v].space != SPACE_SHARED || d->k->val[v].stages == 1) return;
+    if (d->k->val[v].stages <= 1) return;
     ag_put(d->out, "[");
     put_expr(d, stage);
     ag_put(d->out, "]");
@@ -57,6 +57,7 @@ static void put_operands(Dump *d, const Ins *i) {
     const Kernel *k = d->k;
     switch (i->op) {
     case TI_LET:
+    case TI_SET:
     case TI_FILL:
     case TI_MAP:
         ag_put(d->out, " %s = ", name(d, i->dst));
@@ -65,7 +66,23 @@ static void put_operands(Dump *d, const Ins *i) {
             ag_put(d->out, " as %s", ag_dtype_name[k->val[i->dst].type]);
         break;
     case TI_LOOP: put_range(d, i); break;
+    case TI_WHILE:
     case TI_IF: put_exprs(d, " ", i->e, 1, ""); break;
+    case TI_PUT:
+        ag_put(d->out, " ");
+        put_stage(d, i->dst, i->e[0]);
+        put_exprs(d, " = ", i->e + 1, 1, "");
+        break;
+    case TI_GET:
+        ag_put(d->out, " %s = ", name(d, i->dst));
+        put_stage(d, i->a, i->e[0]);
+        break;
+    case TI_FETCH:
+        ag_put(d->out, " %s", name(d, i->dst));
+        put_exprs(d, " below ", i->e, 1, "");
+        break;
+    case TI_TAKE_TURN:
+    case TI_PASS_TURN: ag_put(d->out, " %s", k->barrier[i->n].name); break;
     case TI_ANY: put_exprs(d, " row of the warp has ", i->e, 1, ""); break;
     case TI_COPY:
         ag_put(d->out, " ");
@@ -117,8 +134,10 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, "rows ", i->e, 1, " ..]");
         put_exprs(d, " below ", i->e + 1, 1, "");
         ag_put(d->out, " <- %s", name(d, i->a));
-        if (i->op == TI_STORE && i->b >= 0) ag_put(d->out, " through %s", name(d, i->b));
+        if (i->op == TI_STORE && i->b >= 0) ag_put(d->out, " through %s%s", name(d, i->b), i->async ? " by TMA" : "");
         break;
+    case TI_ELSE:
+    case TI_STORE_WAIT:
     case TI_COMMIT:
     case TI_MMA_COMMIT: break;
     }
@@ -148,6 +167,10 @@ static void dump_values(Dump *d) {
                        v->over >= 0 ? ", over the others" : "");
             ag_put(d->out, "\n");
         }
+        if (v->space == SPACE_SLOT) {
+            ag_put(d->out, "slot    %-8s %d ints", v->name.s, v->stages);
+            ag_put(d->out, v->offset >= 0 ? "  at %d\n" : "\n", v->offset);
+        }
         if (v->space == SPACE_FRAG)
             ag_put(d->out, "frag    %-8s %d x %d %s%s", v->name.s, v->rows, v->cols, ag_dtype_name[v->type], layout[v->layout]);
         if (v->lasting) ag_put(d->out, " lasting");
@@ -158,7 +181,7 @@ static void dump_values(Dump *d) {
 }
 
 static void dump_barrier(Buf *out, const Barrier *b) {
-    static const char *const who[] = {[BARRIER_BLOCK] = "all threads of the block", [BARRIER_WARPGROUP] = "the threads of each warpgroup"};
+    static const char *const who[] = {[BARRIER_BLOCK] = "all threads of the block", [BARRIER_WARPGROUP] = "the threads of each warpgroup", [BARRIER_TURNS] = "one warpgroup after the other"};
     ag_put(out, "barrier %s  ", b->name);
     if (b->kind != BARRIER_MBAR) {
         ag_put(out, "%s\n", who[b->kind]);
@@ -179,7 +202,7 @@ static void dump_role(Dump *d, const Role *r) {
 void ag_tile_dump(Buf *out, const Kernel *k) {
     Dump d = {.k = k, .out = out};
     ag_put(out, "kernel %s  %s  threads %d  blocks per SM %d  numerics %s\n", k->name.s, k->target->name, k->threads, k->per_sm, k->numerics.s);
-    put_exprs(&d, "grid    ", &k->blocks, 1, "\n");
+    put_exprs(&d, k->persistent ? "tiles   " : "grid    ", &k->blocks, 1, k->counter ? ", to blocks by a counter\n" : k->persistent ? ", to blocks in turn\n" : "\n");
     if (k->guard) put_exprs(&d, "guard   ", &k->guard, 1, "\n");
     dump_values(&d);
     for (int i = 0; i < k->nbarrier; i++) dump_barrier(out, &k->barrier[i]);

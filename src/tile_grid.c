@@ -67,7 +67,10 @@ void ag_tiler_keys(Tiler *t) {
     if (r->never_needed) hi = zero;
     int j_lo = ag_tiler_let(t, t->pre, "j_lo", r->need_lo ? op2(t, OP_FLOORDIV, lo, bn) : zero, "---- key tiles j_lo .. j_hi can contribute");
     Ref up = op2(t, OP_CEILDIV, r->need_hi ? op2(t, OP_MAX, hi, zero) : hi, bn);
-    int j_hi = ag_tiler_let(t, t->pre, "j_hi", r->need_lo || r->need_hi ? op2(t, OP_MAX, up, val(t, j_lo)) : up, NULL);
+    /* With wgmma a tile without keys visits one, in which none is visible: the rings of the roles need no exception then. */
+    bool some = tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA;
+    Ref least = some ? op2(t, OP_ADD, val(t, j_lo), num(t, 1)) : val(t, j_lo);
+    int j_hi = ag_tiler_let(t, t->pre, "j_hi", some || r->need_lo || r->need_hi ? op2(t, OP_MAX, up, least) : up, NULL);
     t->k->lo = val(t, j_lo);
     t->k->hi = val(t, j_hi);
     t->k->never_clear = r->mask && r->never_plain;

@@ -11,7 +11,8 @@ typedef enum Space {
     SPACE_SHARED, /* rows x cols of `type`, `stages` copies, in shared memory */
     SPACE_FRAG,   /* rows x cols spread over the registers of a role's warps; each warp owns rows / warps consecutive rows */
     SPACE_ROW,    /* one float per row, in registers of the lanes that own the row */
-    SPACE_SCALAR  /* one int (or float, bool) per block, the same in every thread */
+    SPACE_SCALAR, /* one int (or float, bool) per block, the same in every thread */
+    SPACE_SLOT    /* one int, `stages` copies, in shared memory: what one thread tells another role */
 } Space;
 typedef enum Layout { LAYOUT_NONE, LAYOUT_ACC, LAYOUT_A } Layout; /* fragments of m16n8k16: accumulator, or A operand */
 
@@ -30,6 +31,7 @@ typedef struct Val {
     int reference;     /* carried values: the row value (running maximum) that the content is relative to; -1 */
     int carry;         /* index of the Math carry it holds, -1 */
     bool nonneg;       /* scalars: known to be >= 0 */
+    bool varies;       /* scalars: TI_SET changes it */
     bool panels;  /* shared: kept as panels of 64 columns, a panel being rows x 128 bytes with 128-byte swizzle: what TMA writes and wgmma reads */
     bool lasting; /* fragments: what one block of the role writes another reads */
     Span span;
@@ -37,9 +39,12 @@ typedef struct Val {
 
 /* ---- instructions */
 typedef enum TileOp {
-    TI_LET,  /* scalar dst = e[0] */
+    TI_LET,  /* scalar dst = e[0], for the rest of its block */
+    TI_SET,  /* scalar dst, which has a TI_LET and varies, = e[0] */
     TI_LOOP, /* for dst: step +1: e[0] <= dst < e[1] upwards; step -1: e[0] > dst >= e[1] downwards (e[0] exclusive upper, e[1] lower); body */
+    TI_WHILE, /* while e[0] (uniform bool): body */
     TI_IF,   /* if e[0] (uniform bool): body */
+    TI_ELSE, /* right behind a TI_IF: body, if that one's e[0] did not hold */
     TI_ANY,  /* each warp by itself: if e[0] (bool of the row; AXIS q = e[1] + row) holds in any of its rows: body, on all its rows */
     TI_FILL, /* dst (fragment or row) = e[0] (constant) */
     TI_COPY, /* shared dst [stage e[0]] = rows e[1] .. e[1]+rows of tensor a at batch e[3], head e[4]; rows >= e[2] and columns past the tensor's are zero;
@@ -50,6 +55,11 @@ typedef enum TileOp {
     TI_EXPECT,     /* one arrival on mbarrier n [stage e[0]], whose phase then also waits for e[1] bytes of copies */
     TI_WAIT_BAR,   /* until mbarrier n [stage e[0]] has completed its phase of parity e[1] */
     TI_ARRIVE,     /* each warp of the role arrives once on mbarrier n [stage e[0]] */
+    TI_PUT,        /* slot dst [stage e[0]] = e[1]; one thread; seen by who waits for an arrival behind it */
+    TI_GET,        /* scalar dst = slot a [stage e[0]] */
+    TI_FETCH,      /* scalar dst, which varies, = the next tile of the launch's counter: blocks, blocks + 1, ...; each block fetches until it gets one >= e[0] */
+    TI_TAKE_TURN,  /* until barrier n says that it is this warpgroup's turn */
+    TI_PASS_TURN,  /* the next warpgroup's turn on barrier n */
     TI_MMA_COMMIT, /* closes the open group of asynchronous mma */
     TI_MMA_WAIT,   /* until at most n groups of asynchronous mma of this role are unfinished */
     TI_LOAD,       /* fragment dst (A operand) = shared a [stage e[0]] */
@@ -60,7 +70,9 @@ typedef enum TileOp {
     TI_REDUCE, /* row dst = reduce (OP_RMAX or OP_RSUM, in `reduce`) over the columns of fragment a, combined with row b (-1: none).
                     dst partial: each lane sums what it holds; else across the quad */
     TI_TOTAL,  /* row dst = sum over the quad of partial row a */
-    TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = fragment a rounded to the tensor's type; through shared b, or directly (b = -1) */
+    TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = fragment a rounded to the tensor's type; through shared b, or directly (b = -1).
+                    async: by TMA, each warpgroup its rows of b, which a TI_STORE_WAIT gives back */
+    TI_STORE_WAIT, /* until the asynchronous stores of this role have read their tiles, for each warpgroup */
     TI_STORE_ROW /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = row a, if the tensor was given */
 } TileOp;
 extern const char *const ag_tile_op_name[];
@@ -74,7 +86,7 @@ struct Ins {
     int dst, a, b; /* values (a of TI_COPY: tensor); -1: none */
     int n;         /* TI_WAIT: groups; TI_SYNC: barrier; TI_STORE, TI_STORE_ROW: tensor; TI_LOOP: step */
     Op reduce;
-    bool async, trans, zero; /* async mma: runs until a TI_MMA_WAIT */
+    bool async, trans, zero; /* async mma: runs until a TI_MMA_WAIT; async store: until a TI_STORE_WAIT */
     int bar;                 /* TI_COPY: mbarrier [stage e[0]] that its bytes count for, by TMA; -1: cp.async */
     Ref e[5];
     Block body;
@@ -86,7 +98,8 @@ struct Ins {
 typedef enum BarrierKind {
     BARRIER_BLOCK,     /* __syncthreads */
     BARRIER_WARPGROUP, /* the 128 threads of each warpgroup of a role by themselves */
-    BARRIER_MBAR       /* `stages` mbarriers in shared memory; a phase completes with `count` arrivals and all bytes that were announced */
+    BARRIER_MBAR,      /* `stages` mbarriers in shared memory; a phase completes with `count` arrivals and all bytes that were announced */
+    BARRIER_TURNS      /* the warpgroups of a role one after the other; the first begins */
 } BarrierKind;
 typedef struct Barrier {
     const char *name;
@@ -125,11 +138,13 @@ typedef struct Kernel {
     KernelTensor tensor[TEN_COUNT];
     Role role[2];
     int nrole;
-    Barrier barrier[8];
+    Barrier barrier[10];
     int nbarrier;
     int threads, per_sm;
+    bool persistent;        /* no more blocks than fit at once: each goes on to further tiles */
+    bool counter;           /* the launch has a counter of tiles, which TI_FETCH moves; 0 before and after */
     int shared_bytes;       /* set by place */
-    Ref blocks;             /* launch formula over SIZE nodes */
+    Ref blocks;             /* launch formula over SIZE nodes: blocks, or with `persistent` tiles */
     Ref guard;              /* bool node: the mask with the bound of the key axis; true on plain steps */
     int key_loop;           /* value that counts key tiles (dst of its TI_LOOP) */
     Ref lo, hi;             /* VALs: key tiles [lo, hi) are visited */

@@ -13,3 +13,20 @@ template <int N> LEAF void regs_dec() { asm volatile("setmaxnreg.dec.sync.aligne
 //@ leaf warpgroup_sync needs LEAF
 // A barrier of the 128 threads of this warpgroup.
 LEAF void warpgroup_sync() { asm volatile("bar.sync %0, 128;" ::"r"(1 + (int)threadIdx.x / 128) : "memory"); }
+
+//@ leaf take_turn needs LEAF
+// Until the warpgroup before this one has passed its turn on. Barriers 4, 5, ... are those of the turns.
+LEAF void take_turn() { asm volatile("bar.sync %0, 256;" ::"r"(4 + (int)threadIdx.x / 128) : "memory"); }
+
+//@ leaf pass_turn needs LEAF
+// The turn of the next of N warpgroups.
+template <int N> LEAF void pass_turn() {
+    int next = (int)threadIdx.x / 128 + 1;
+    asm volatile("bar.arrive %0, 256;" ::"r"(4 + (next == N ? 0 : next)) : "memory");
+}
+
+//@ leaf first_turn needs LEAF uniform
+// The first warpgroup begins, as if the last had passed its turn on.
+LEAF void first_turn() {
+    if (uniform(threadIdx.x / 128) == 1) asm volatile("bar.arrive 4, 256;" ::: "memory");
+}

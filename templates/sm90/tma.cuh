@@ -11,3 +11,25 @@ template <int ROWS, int D> LEAF void tma_tile(u32 dst, const TMap &map, u32 bar,
                      "l"(&map), "r"(bar), "r"(p * 64), "r"(row), "r"(head), "r"(batch)
                      : "memory");
 }
+
+//@ leaf tma_store needs types LEAF UNROLL TMap
+// One thread starts the copy of a warpgroup's 64 rows, from `first` on, of a tile of ROWS rows by D channels in panels to global memory; rows and channels past the
+// tensor's end are left out. tma_store_wait gives the rows back.
+template <int ROWS, int D> LEAF void tma_store(const TMap &map, u32 src, int first, int row, int head, int batch) {
+    UNROLL for (int p = 0; p < (D + 63) / 64; p++)
+        asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map), "r"(src + p * ROWS * 128 + first * 128),
+                     "r"(p * 64), "r"(row + first), "r"(head), "r"(batch)
+                     : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+//@ leaf tma_store_wait needs LEAF warpgroup_sync
+// Until the stores of this warpgroup have read their rows, which may then be written again.
+LEAF void tma_store_wait() {
+    if (threadIdx.x % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    warpgroup_sync();
+}
+
+//@ leaf async_proxy_fence needs LEAF
+// Makes this thread's writes to shared memory known to the copy engine.
+LEAF void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

@@ -138,7 +138,7 @@ static void test_modes(void **state) {
     umask(old);
     assert_int_equal(stat(path_of(&k), &st), 0);
     assert_int_equal(st.st_mode & 07777, 0600);
-    assert_int_equal(stat(in_root("v2"), &st), 0);
+    assert_int_equal(stat(in_root("v3"), &st), 0);
     assert_int_equal(st.st_mode & 07777, 0700);
     ag_cache_close(c);
 }
@@ -430,12 +430,12 @@ static int store_read_only(void) {
     if (geteuid() == 0 && (chown(root, 12345, 12345) != 0 || setresgid(12345, 12345, 12345) != 0 || setresuid(12345, 12345, 12345) != 0)) return 2;
     Cache *c = ag_cache_open(root, NULL, on_warn, &w);
     ag_cache_store(c, &k, &e);
-    if (w.n || chmod(in_root("v2"), 0500) != 0) return 3;
+    if (w.n || chmod(in_root("v3"), 0500) != 0) return 3;
     ag_cache_store(c, &other, &e);
     ag_cache_store(c, &other, &e);
     bool hit = ag_cache_load(c, &k, &x) && is_entry(&x);
     ag_cache_close(c);
-    return chmod(in_root("v2"), 0700) != 0 || !hit || w.n != 1 || !strstr(w.last, "Permission denied");
+    return chmod(in_root("v3"), 0700) != 0 || !hit || w.n != 1 || !strstr(w.last, "Permission denied");
 }
 
 static int in_child(int (*f)(void)) {

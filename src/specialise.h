@@ -1,0 +1,66 @@
+/* specialise.h: inside the pipeline of the wgmma path.  specialise.c has the key loops of the computing role, specialise_exact.c speculation, specialise_tiles.c
+ * what surrounds a tile: the walk over tiles, outputs, and the loading role. */
+#ifndef AG_SPECIALISE_H
+#define AG_SPECIALISE_H
+
+#include "compile.h"
+
+typedef struct Ring {
+    int val, full, empty; /* shared value, barriers */
+    Ins *copy;
+} Ring;
+
+typedef struct Specialise {
+    Kernel *k;
+    const Schedule *sched;
+    Block *body;  /* of math */
+    Ring ring[2]; /* [0] of the scores' operand, [1] of the weighted values' */
+    Ring query;   /* its `empty` is used by persistent blocks only */
+    bool overlap, speculate, forward, persistent, dynamic, chained;
+    int turns;   /* barrier, -1 */
+    int slot;    /* dynamic: per stage of Q the tile that it is of; -1 */
+    Ref j;       /* VAL of the key loop's variable */
+    Ref base;    /* VAL of the key tiles before this tile's first, since the block began; 0: none, the block has one tile */
+    Ref round;   /* VAL of the number of this tile in its block; 0 likewise */
+} Specialise;
+
+/* A step of the synchronous kernel, taken apart. */
+typedef struct Parts {
+    Ins *scores, *output;        /* the two products */
+    Block softmax, touches, end; /* between them: what neither output nor P needs; what writes them; behind the second */
+} Parts;
+
+/* ---- specialise.c */
+Ref ag_spz_num(Specialise *s, int64_t v);
+Ref ag_spz_op(Specialise *s, Op op, Ref a, Ref b);
+Ins *ag_spz_put(Specialise *s, Block *b, TileOp op, const char *note);
+Ref ag_spz_let(Specialise *s, Block *b, const char *name, Ref e, const char *note); /* a non-negative int */
+void ag_spz_set(Specialise *s, Block *b, Ref scalar, Ref e);
+Ref ag_spz_step(Specialise *s, Ref j); /* number of key tile j among all that the block visits */
+Ref ag_spz_stage(Specialise *s, const Ring *r, Ref step);
+Ref ag_spz_phase(Specialise *s, const Ring *r, Ref step);
+void ag_spz_wait(Specialise *s, Block *b, int barrier, Ref stage, Ref parity, const char *note);
+void ag_spz_release(Specialise *s, Block *b, const Ring *r, Ref step);
+void ag_spz_mma_wait(Specialise *s, Block *b, int groups);
+void ag_spz_append(Specialise *s, Block *to, const Block *from, Ref tile); /* clones; j becomes `tile` (0: as it is) */
+/* One asynchronous product of the given step, in a group of its own, when its shared tile is there. */
+void ag_spz_scores(Specialise *s, Block *to, const Parts *p, Ref step, Ref round);
+void ag_spz_weighted(Specialise *s, Block *to, const Parts *p, Ref step);
+/* Scores of j beside the weighted values of the tile before it: the steps of both. */
+typedef struct Pair {
+    Ref scores, weighted;
+} Pair;
+Pair ag_spz_issue_both(Specialise *s, Block *to, const Parts *p);
+/* The steps of all key loops but, with overlap, what belongs to the first tile's scores and the last one's weighted values. */
+void ag_spz_first(Specialise *s, Block *to, const Parts *p);
+void ag_spz_loops(Specialise *s, Block *to, Ins *first, Ins *last);
+bool ag_spz_is_key_loop(const Specialise *s, const Ins *i);
+Parts ag_spz_take_apart(Specialise *s, const Block *step);
+
+/* ---- specialise_exact.c: a speculative step; false: its softmax has another form */
+bool ag_spz_speculative(Specialise *s, Block *to, const Parts *p);
+
+/* ---- specialise_tiles.c */
+void ag_spz_math(Specialise *s);             /* rewrites s->body */
+void ag_spz_load(Specialise *s, Role *load); /* builds the loading role from s->body as tile left it, so before ag_spz_math */
+#endif

@@ -1,0 +1,413 @@
+/* specialise_tiles.c: the walk of a block over tiles on the wgmma path, outputs, and the loading role.
+ *
+ * grid.persistent none: a block has one tile.  Otherwise there is one block per SM; its first tile is its own number, and the next one is
+ *   static    `blocks` further on
+ *   dynamic   what the loading thread fetches from the launch's counter, grid.fetch_ahead key tiles before the end of its own loads.  It tells the others through a
+ *             slot beside the tile's Q; a number past the last tile ends the block
+ * Both roles count: `round` tiles so far, `base` key tiles so far.  Every tile has at least one key tile (tile_grid.c), so the rings need no exceptions.
+ *
+ * staging.q.stages 2 chains tiles: the scores of the next tile's first keys are issued beside the last weighted values of this one, so that normalising and storing
+ * this one run beside tensor work.  The last tile has no next one: its case stands apart, since no branch may lie between an asynchronous product and its wait. */
+#include <assert.h>
+
+#include "specialise.h"
+
+static Ins *add(Block *b, Ins *i) {
+    ag_block_append(b, i);
+    return i;
+}
+
+/* ---- the parts of the role as tile and split left it */
+typedef struct Outline {
+    Block once, tile; /* scalars and first values: the same for all tiles, and those of one */
+    Ins *first, *last; /* key loops */
+    Block outputs;
+} Outline;
+
+/* Does instruction i depend on the tile: by the number of the block, or by a scalar that does? */
+static bool of_tile(const Kernel *k, const Ins *i, const bool *tile_scalar) {
+    if (i->op != TI_LET) return true;
+    if (ag_expr_uses(k, i->e[0], OP_BLOCK, 0)) return true;
+    for (int v = 0; v < k->nval; v++)
+        if (tile_scalar[v] && ag_expr_uses(k, i->e[0], OP_VAL, v)) return true;
+    return false;
+}
+
+static Outline outline(Specialise *s) {
+    Kernel *k = s->k;
+    Outline o = {0};
+    bool *tile_scalar = NEWN(k->arena, bool, (size_t)k->nval);
+    for (Ins *i = s->body->first; i; i = i->next)
+        if (ag_spz_is_key_loop(s, i)) {
+            o.first = o.first ? o.first : i;
+            o.last = i;
+        }
+    assert(o.first);
+    for (const Ins *i = s->body->first; i != o.first; i = i->next) {
+        bool tile = of_tile(k, i, tile_scalar);
+        if (tile && i->op == TI_LET) tile_scalar[i->dst] = true;
+        add(s->persistent && !tile ? &o.once : &o.tile, ag_ins_clone(k, i));
+    }
+    for (const Ins *i = o.last->next; i; i = i->next) add(&o.outputs, ag_ins_clone(k, i));
+    return o;
+}
+
+/* ---- the number of the running tile for that of the block */
+typedef struct Rename {
+    Specialise *s;
+    Ref tile;
+    const int *to; /* per value: its copy, -1 */
+} Rename;
+static Ref rename_leaf(void *payload, Ref r) {
+    const Rename *x = payload;
+    const Node *n = &x->s->k->nodes.n[r];
+    if (n->op == OP_BLOCK) return x->tile;
+    return x->to && n->op == OP_VAL && x->to[n->index] >= 0 ? ag_kval(x->s->k, x->to[n->index]) : 0;
+}
+static Ref renamed(const Rename *x, Ref e) { return e ? ag_node_rebuild(&x->s->k->nodes, &x->s->k->nodes, e, rename_leaf, (void *)x) : 0; }
+
+static void append_tile(Specialise *s, Block *to, const Block *from, Ref tile) {
+    Rename x = {s, tile, NULL};
+    for (const Ins *i = from->first; i; i = i->next) {
+        Ins *c = add(to, ag_ins_clone(s->k, i));
+        if (tile && i->op == TI_LET) c->e[0] = renamed(&x, c->e[0]);
+    }
+}
+
+/* Copies of the scalars of a tile under names of their own, for another tile; what nothing reads goes away later. */
+static Rename copy_scalars(Specialise *s, Block *to, const Block *from, Ref tile, const char *prefix) {
+    Kernel *k = s->k;
+    int n = k->nval, *copy = NEWN(k->arena, int, (size_t)n);
+    for (int v = 0; v < n; v++) copy[v] = -1;
+    Rename x = {s, tile, copy};
+    for (const Ins *i = from->first; i; i = i->next) {
+        if (i->op != TI_LET) continue;
+        Ref e = renamed(&x, i->e[0]);
+        Val v = k->val[i->dst];
+        v.name = ag_fmt(k->arena, "%s_%.*s", prefix, STRF(v.name));
+        copy[i->dst] = ag_val(k, v);
+        add(to, ag_ins(k, TI_LET, copy[i->dst]))->e[0] = e;
+    }
+    return x;
+}
+
+static Ref tiles_of(const Specialise *s) { return s->k->blocks; }
+static Ref leaf(Specialise *s, Op op) { return ag_node_leaf(&s->k->nodes, op, T_INT, 0, (Span){0}); }
+static Ref steps_of_tile(Specialise *s) { return ag_spz_op(s, OP_SUB, s->k->hi, s->k->lo); }
+
+/* What both roles count. */
+typedef struct Walk {
+    Ref tile, tiles;
+} Walk;
+static Walk begin_walk(Specialise *s, Block *to) {
+    Walk w;
+    w.tiles = ag_spz_let(s, to, "tiles", tiles_of(s), NULL);
+    w.tile = ag_spz_let(s, to, "tile", leaf(s, OP_BLOCK), "---- from tile to tile");
+    s->base = ag_spz_let(s, to, "base", ag_spz_num(s, 0), "key tiles so far");
+    s->round = ag_spz_let(s, to, "round", ag_spz_num(s, 0), "tiles so far");
+    return w;
+}
+static void count_tile(Specialise *s, Block *to) {
+    ag_spz_set(s, to, s->base, ag_spz_op(s, OP_ADD, s->base, steps_of_tile(s)));
+    ag_spz_set(s, to, s->round, ag_spz_op(s, OP_ADD, s->round, ag_spz_num(s, 1)));
+}
+static Ins *while_tiles(Specialise *s, Block *to, Walk w) {
+    Ins *i = ag_spz_put(s, to, TI_WHILE, NULL);
+    i->e[0] = ag_spz_op(s, OP_LT, w.tile, w.tiles);
+    return i;
+}
+
+/* ---- math: outputs */
+
+static int output_tile(Specialise *s, const Ins *store) {
+    Kernel *k = s->k;
+    const Val *acc = &k->val[store->a];
+    bool own = ag_own_output_tile(s->sched, k->spec->D, k->spec->Dv);
+    return ag_val(k, (Val){.name = ag_str("O"),
+                           .space = SPACE_SHARED,
+                           .type = k->tensor[store->n].type,
+                           .rows = acc->rows,
+                           .cols = acc->cols,
+                           .stages = 1,
+                           .swizzle = -1,
+                           .offset = -1,
+                           .bytes = -1,
+                           .over = own ? -1 : s->query.val,
+                           .panels = true,
+                           .reference = -1,
+                           .carry = -1});
+}
+
+static int warpgroup_barrier(const Specialise *s) {
+    for (int i = 0; i < s->k->nbarrier; i++)
+        if (s->k->barrier[i].kind == BARRIER_WARPGROUP) return i;
+    return -1;
+}
+
+/* Stores go through shared memory, once the warpgroup is done with what lies there. */
+static void stage_outputs(Specialise *s, Block *outputs) {
+    StoreWay way = (StoreWay)s->sched->f[F_O_STORE].v;
+    for (Ins *i = outputs->first; i && way != STORE_DIRECT; i = i->next) {
+        if (i->op != TI_STORE) continue;
+        Ins *before = ag_ins(s->k, way == STORE_TMA ? TI_STORE_WAIT : TI_SYNC, -1);
+        before->n = way == STORE_TMA ? 0 : warpgroup_barrier(s);
+        before->note = way == STORE_TMA ? "the tile before has left O" : s->persistent ? NULL : "the warpgroup is past its last read of Q";
+        ag_block_insert_before(outputs, i, before);
+        i->b = output_tile(s, i);
+        i->async = way == STORE_TMA;
+    }
+}
+
+/* ---- math: key tiles */
+
+static void wait_query(Specialise *s, Block *to) {
+    Ref round = s->round ? s->round : ag_spz_num(s, 0);
+    ag_spz_wait(s, to, s->query.full, ag_spz_stage(s, &s->query, round), ag_spz_phase(s, &s->query, round), NULL);
+}
+
+static void first_scores(Specialise *s, Block *to, const Parts *p) { ag_spz_scores(s, to, p, s->base ? s->base : ag_spz_num(s, 0), s->round); }
+
+/* The weighted values of key tile number `last`, the tile's last; beside them, if `next`, the first scores of the next tile.  Then the outputs. */
+static void last_values(Specialise *s, Block *to, const Parts *p, const Outline *o, Ref last, bool next) {
+    ag_spz_weighted(s, to, p, last);
+    if (next) first_scores(s, to, p);
+    ag_spz_mma_wait(s, to, next);
+    if (s->persistent) ag_spz_release(s, to, &s->ring[1], last);
+    ag_spz_append(s, to, &o->outputs, 0);
+    if (next) ag_spz_mma_wait(s, to, 0);
+}
+
+/* Between the first tile's scores and the last tile's weighted values. */
+static void key_tiles(Specialise *s, Block *to, const Outline *o, const Parts *p) {
+    if (s->overlap) ag_spz_first(s, to, p);
+    ag_spz_loops(s, to, o->first, o->last);
+    if (s->persistent) ag_spz_release(s, to, &s->query, s->round);
+}
+
+/* ---- math: a block with one tile */
+static void one_tile(Specialise *s, Block *to, const Outline *o, const Parts *p) {
+    ag_spz_append(s, to, &o->tile, 0);
+    wait_query(s, to);
+    if (s->overlap) {
+        first_scores(s, to, p);
+        ag_spz_mma_wait(s, to, 0);
+    }
+    key_tiles(s, to, o, p);
+    if (s->overlap)
+        last_values(s, to, p, o, ag_spz_let(s, to, "last", ag_spz_step(s, s->k->lo), NULL), false);
+    else
+        ag_spz_append(s, to, &o->outputs, 0);
+}
+
+/* ---- math: a block that walks over tiles */
+
+/* The number of the next tile.  dynamic: its Q is there then, or there is none. */
+static Ref next_tile(Specialise *s, Block *to, Walk w) {
+    if (!s->dynamic) return ag_spz_let(s, to, "next", ag_spz_op(s, OP_ADD, w.tile, leaf(s, OP_BLOCKS)), NULL);
+    wait_query(s, to);
+    Ref next = ag_spz_let(s, to, "next", ag_spz_num(s, 0), NULL);
+    Ins *get = to->last;
+    get->op = TI_GET;
+    get->a = s->slot;
+    get->e[0] = ag_spz_stage(s, &s->query, s->round);
+    return next;
+}
+
+static void chained_end(Specialise *s, Block *to, const Outline *o, const Parts *p, Ref more) {
+    Ref last = ag_spz_let(s, to, "last", ag_spz_op(s, OP_SUB, s->base, ag_spz_num(s, 1)), NULL);
+    Ins *yes = ag_spz_put(s, to, TI_IF, NULL), *no = ag_spz_put(s, to, TI_ELSE, NULL);
+    yes->e[0] = no->e[0] = more;
+    if (!s->dynamic) wait_query(s, &yes->body);
+    last_values(s, &yes->body, p, o, last, true);
+    last_values(s, &no->body, p, o, last, false);
+}
+
+static void plain_end(Specialise *s, Block *to, const Outline *o, const Parts *p) {
+    if (s->overlap)
+        last_values(s, to, p, o, ag_spz_let(s, to, "last", ag_spz_op(s, OP_SUB, s->base, ag_spz_num(s, 1)), NULL), false);
+    else
+        ag_spz_append(s, to, &o->outputs, 0);
+}
+
+static void walk_tiles(Specialise *s, Block *to, const Outline *o, const Parts *p) {
+    ag_spz_append(s, to, &o->once, 0);
+    Walk w = begin_walk(s, to);
+    wait_query(s, to);
+    if (s->chained) {
+        first_scores(s, to, p);
+        ag_spz_mma_wait(s, to, 0);
+    }
+    Block *in = &while_tiles(s, to, w)->body;
+    append_tile(s, in, &o->tile, w.tile);
+    if (s->overlap && !s->chained) {
+        first_scores(s, in, p);
+        ag_spz_mma_wait(s, in, 0);
+    }
+    key_tiles(s, in, o, p);
+    count_tile(s, in);
+    if (!s->chained) plain_end(s, in, o, p);
+    Ref next = next_tile(s, in, w), more = ag_spz_op(s, OP_LT, next, w.tiles);
+    if (s->chained) chained_end(s, in, o, p, more);
+    if (!s->chained && !s->dynamic) {
+        Ins *yes = ag_spz_put(s, in, TI_IF, NULL);
+        yes->e[0] = more;
+        wait_query(s, &yes->body);
+    }
+    ag_spz_set(s, in, w.tile, next);
+}
+
+void ag_spz_math(Specialise *s) {
+    Outline o = outline(s);
+    Parts p = ag_spz_take_apart(s, &o.first->body); /* the first loop's steps have the guard */
+    Block body = {0};
+    stage_outputs(s, &o.outputs);
+    (s->persistent ? walk_tiles : one_tile)(s, &body, &o, &p);
+    if (s->sched->f[F_O_STORE].v == STORE_TMA) ag_spz_put(s, &body, TI_STORE_WAIT, NULL);
+    *s->body = body;
+}
+
+/* ---- load */
+
+static void load_tile(Specialise *s, Block *to, const Ring *r, Ref stage, const Rename *x, Ref row) {
+    const Val *v = &s->k->val[r->val];
+    Ins *e = ag_spz_put(s, to, TI_EXPECT, NULL);
+    e->n = r->full;
+    e->e[0] = stage;
+    e->e[1] = ag_spz_num(s, v->rows * ag_panel_cols(v->cols) * ag_dtype_bytes(v->type));
+    Ins *c = add(to, ag_ins_clone(s->k, r->copy));
+    c->async = true;
+    c->bar = r->full;
+    for (int i = 1; x && i < LEN(c->e); i++) c->e[i] = renamed(x, c->e[i]);
+    c->e[0] = stage;
+    if (row) c->e[1] = row;
+}
+
+/* Key tile j of ring r, which is step `step` of the block, once its stage is empty. */
+static void load_keys(Specialise *s, Block *to, int ring, Ref j, Ref step) {
+    const Ring *r = &s->ring[ring];
+    Ref stage = ag_spz_stage(s, r, step);
+    ag_spz_wait(s, to, r->empty, stage, ag_spz_op(s, OP_SUB, ag_spz_num(s, 1), ag_spz_phase(s, r, step)), NULL); /* the first round finds it empty */
+    load_tile(s, to, r, stage, NULL, ag_spz_op(s, OP_MUL, j, ag_spz_num(s, s->k->val[r->val].rows)));
+}
+
+static Ref room_for_query(Specialise *s, Block *to, Ref round) {
+    Ref stage = ag_spz_stage(s, &s->query, round);
+    ag_spz_wait(s, to, s->query.empty, stage, ag_spz_op(s, OP_SUB, ag_spz_num(s, 1), ag_spz_phase(s, &s->query, round)), NULL);
+    return stage;
+}
+
+static void put_tile(Specialise *s, Block *to, Ref stage, Ref tile) {
+    Ins *put = ag_spz_put(s, to, TI_PUT, NULL);
+    put->dst = s->slot;
+    put->e[0] = stage;
+    put->e[1] = tile;
+}
+
+static void arrive_without_query(Specialise *s, Block *to, Ref stage) {
+    Ins *end = ag_spz_put(s, to, TI_EXPECT, "no tile comes any more");
+    end->n = s->query.full;
+    end->e[0] = stage;
+    end->e[1] = ag_spz_num(s, 0);
+}
+
+/* Q of a tile, the round-th of the block, and with `dynamic` the tile's number.  more: is there such a tile?  0: there is. */
+static void publish(Specialise *s, Block *to, Ref tile, Ref round, const Rename *x, Ref more) {
+    Block *there = to;
+    if (more && !s->dynamic) { /* the other role knows without being told */
+        Ins *yes = ag_spz_put(s, to, TI_IF, NULL);
+        yes->e[0] = more;
+        to = there = &yes->body;
+    }
+    Ref stage = room_for_query(s, to, round);
+    if (s->dynamic) put_tile(s, to, stage, tile);
+    if (more && s->dynamic) {
+        Ins *yes = ag_spz_put(s, to, TI_IF, NULL), *no = ag_spz_put(s, to, TI_ELSE, NULL);
+        yes->e[0] = no->e[0] = more;
+        there = &yes->body;
+        arrive_without_query(s, &no->body, stage);
+    }
+    load_tile(s, there, &s->query, stage, x, 0);
+}
+
+static void publish_end(Specialise *s, Block *to, Ref tile) {
+    Ref stage = room_for_query(s, to, s->round);
+    put_tile(s, to, stage, tile);
+    arrive_without_query(s, to, stage);
+}
+
+/* The loads of one tile: with overlap K runs one key tile ahead of V, as the products do.  early: what is done fetch_ahead key tiles before the end. */
+static void load_loop(Specialise *s, Block *to, const Block *early) {
+    Kernel *k = s->k;
+    Ref one = ag_spz_num(s, 1), ahead = ag_spz_num(s, s->sched->f[F_FETCH_AHEAD].v), at = 0;
+    if (early->first)
+        at = ag_spz_let(s, to, "fetch_at", s->forward ? ag_spz_op(s, OP_MAX, k->lo, ag_spz_op(s, OP_SUB, ag_spz_op(s, OP_SUB, k->hi, one), ahead))
+                                                      : ag_spz_op(s, OP_MIN, ag_spz_op(s, OP_SUB, k->hi, one), ag_spz_op(s, OP_ADD, k->lo, ahead)), NULL);
+    Ins *loop = ag_spz_put(s, to, TI_LOOP, NULL);
+    loop->dst = k->key_loop;
+    loop->n = s->forward ? 1 : -1;
+    loop->e[0] = s->forward ? k->lo : k->hi;
+    loop->e[1] = s->forward ? k->hi : k->lo;
+    Ref step = ag_spz_let(s, &loop->body, "step", ag_spz_step(s, s->j), NULL);
+    if (early->first) {
+        Ins *yes = ag_spz_put(s, &loop->body, TI_IF, NULL);
+        yes->e[0] = ag_spz_op(s, OP_EQ, s->j, at);
+        yes->body = *early;
+    }
+    if (s->overlap) {
+        Ins *more = ag_spz_put(s, &loop->body, TI_IF, NULL);
+        more->e[0] = ag_spz_op(s, OP_GT, s->j, k->lo);
+        load_keys(s, &more->body, 0, ag_spz_op(s, OP_SUB, s->j, one), ag_spz_op(s, OP_ADD, step, one));
+    } else
+        load_keys(s, &loop->body, 0, s->j, step);
+    load_keys(s, &loop->body, 1, s->j, step);
+}
+
+static void first_key(Specialise *s, Block *to) {
+    if (s->overlap) load_keys(s, to, 0, ag_spz_op(s, OP_SUB, s->k->hi, ag_spz_num(s, 1)), s->base ? s->base : ag_spz_num(s, 0));
+}
+
+static void load_walk(Specialise *s, Block *to, const Outline *o) {
+    Block early = {0};
+    ag_spz_append(s, to, &o->once, 0);
+    Walk w = begin_walk(s, to);
+    if (s->chained) {
+        Rename x = copy_scalars(s, to, &o->tile, w.tile, "first");
+        publish(s, to, w.tile, s->round, &x, 0);
+    }
+    Block *in = &while_tiles(s, to, w)->body;
+    for (const Ins *i = o->tile.first; i; i = i->next)
+        if (i->op == TI_LET) add(in, ag_ins_clone(s->k, i))->e[0] = renamed(&(Rename){s, w.tile, NULL}, i->e[0]);
+    Ref next = ag_spz_let(s, in, "next", s->dynamic ? w.tile : ag_spz_op(s, OP_ADD, w.tile, leaf(s, OP_BLOCKS)), NULL), more = ag_spz_op(s, OP_LT, next, w.tiles);
+    if (s->dynamic) {
+        int v = s->k->nodes.n[next].index;
+        s->k->val[v].varies = true;
+        Ins *fetch = add(&early, ag_ins(s->k, TI_FETCH, v));
+        fetch->e[0] = w.tiles;
+        fetch->note = "late, so that the longest tiles still go first; not too late, so that Q is there in time";
+    }
+    if (s->chained) {
+        Rename x = copy_scalars(s, &early, &o->tile, next, "next");
+        Ref round = ag_spz_let(s, &early, "next_round", ag_spz_op(s, OP_ADD, s->round, ag_spz_num(s, 1)), NULL);
+        publish(s, &early, next, round, &x, more);
+    }
+    first_key(s, in);
+    if (!s->chained) publish(s, in, w.tile, s->round, NULL, 0);
+    load_loop(s, in, &early);
+    count_tile(s, in);
+    ag_spz_set(s, in, w.tile, next);
+    if (!s->chained && s->dynamic) publish_end(s, to, w.tile);
+}
+
+void ag_spz_load(Specialise *s, Role *load) {
+    Outline o = outline(s);
+    Block none = {0};
+    if (s->persistent) {
+        load_walk(s, &load->body, &o);
+        return;
+    }
+    for (const Ins *i = o.tile.first; i; i = i->next)
+        if (i->op == TI_LET) add(&load->body, ag_ins_clone(s->k, i));
+    first_key(s, &load->body);
+    load_tile(s, &load->body, &s->query, ag_spz_num(s, 0), NULL, 0);
+    load_loop(s, &load->body, &none);
+}

@@ -1,0 +1,20 @@
+//@ leaf slot_put needs types LEAF
+// One thread tells the other roles a number; the arrival on an mbarrier that follows makes it known.
+LEAF void slot_put(u32 slot, int x) { asm volatile("st.shared.s32 [%0], %1;" ::"r"(slot), "r"(x) : "memory"); }
+
+//@ leaf slot_get needs types LEAF uniform
+// What slot_put put there.
+LEAF int slot_get(u32 slot) {
+    int x;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(slot) : "memory");
+    return uniform(x);
+}
+
+//@ leaf next_tile needs LEAF
+// The next tile that no block has taken: the first gridDim.x are theirs from the start. The launch's last draw leaves the counter at 0, as it found it: every
+// block draws until it gets a number past the last tile, so there are `tiles` draws.
+LEAF int next_tile(int *counter, int tiles) {
+    int draw = atomicAdd(counter, 1);
+    if (draw == tiles - 1) *counter = 0;
+    return (int)gridDim.x + draw;
+}
