@@ -343,8 +343,8 @@ static void emit_store(Emit *e, const Ins *i) {
         ag_emit_line(e, "store_tile<%d, %d, THREADS>(%s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s, %s - %s, args.vec & %d);", v->rows,
                      t->cols, n, row, n, n, n, name(e, i->b), rows, row, 1 << i->n);
     } else
-        ag_emit_line(e, "store_c<%s, %d>(%s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s, lane_row, %s - %s, args.vec & %d);", e->elem,
-                     t->cols, n, row, n, n, n, name(e, i->a), rows, row, 1 << i->n);
+        ag_emit_line(e, "%s<%s, %d>(%s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s, lane_row, %s - %s, args.vec & %d);",
+                     e->k->nrole > 1 ? "store_quads" : "store_c", e->elem, t->cols, n, row, n, n, n, name(e, i->a), rows, row, 1 << i->n);
 }
 
 static void emit_store_row(Emit *e, const Ins *i) {

@@ -53,7 +53,7 @@ static void make_plain(Kernel *k, Block *b) {
 }
 
 /* dst = select(guard, x, c)  ->  dst = x;  if (masked) dst = select(guard, dst, c)      and any other guarded map stays as it is */
-static void make_flagged(Kernel *k, Block *b, Ref masked) {
+void ag_flag_guard(Kernel *k, Block *b, Ref masked) {
     for (Ins *i = b->first, *next; i; i = next) {
         next = i->next;
         const Node *n = &k->nodes.n[i->e[0]];
@@ -115,7 +115,7 @@ static void flag(Split *s) {
     Kernel *k = s->k;
     Ref j = ag_kval(k, k->key_loop), masked = op2(k, OP_GE, j, k->plain_hi);
     if (k->plain_lo != k->lo) masked = op2(k, OP_OR, masked, op2(k, OP_LT, j, k->plain_lo));
-    make_flagged(k, &s->loop->body, masked);
+    ag_flag_guard(k, &s->loop->body, masked);
 }
 
 /* Tells masked from plain steps        needs tiled   makes split */

@@ -24,10 +24,13 @@ static bool wgmma(const Closing *c) { return value(c, F_MMA_FAMILY) == FAMILY_WG
 /* Columns of a tile in shared memory: whole mma.sync operands, or the panels of 128 bytes that wgmma reads. */
 static int columns(const Closing *c, int D) { return round_up(D, wgmma(c) ? 64 : 16); }
 
+/* Slots that a persistent block has at most: its tile, and where that is. */
+enum { MAX_SLOTS = 4 };
+
 int ag_barrier_bytes(const Schedule *s) {
     const Field *f = s->f;
     if (f[F_MMA_FAMILY].v != FAMILY_WGMMA) return 0;
-    int q = f[F_PERSISTENT].v ? 2 * (int)f[F_Q_STAGES].v : 1, slots = f[F_PERSISTENT].v == PERSISTENT_DYNAMIC ? (int)f[F_Q_STAGES].v : 0;
+    int q = f[F_PERSISTENT].v ? 2 * (int)f[F_Q_STAGES].v : 1, slots = f[F_PERSISTENT].v ? MAX_SLOTS * (int)f[F_Q_STAGES].v : 0;
     return 8 * (q + 2 * (int)(f[F_K_STAGES].v + f[F_V_STAGES].v)) + 4 * slots;
 }
 

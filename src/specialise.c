@@ -135,13 +135,44 @@ void ag_spz_weighted(Specialise *s, Block *to, const Parts *p, Ref step) {
 
 /* ---- steps */
 
+/* What the step multiplies older sums with is left out: they are 0 before the first tile. */
+static bool rescales(const Kernel *k, const Ins *i) {
+    const Node *n = &k->nodes.n[i->e[0]];
+    if (i->op != TI_MAP || k->val[i->dst].carry < 0 || n->op != OP_MUL) return false;
+    const Node *x = &k->nodes.n[n->arg[0]];
+    return x->op == OP_VAL && x->index == i->dst;
+}
+static void append_unscaled(Specialise *s, Block *to, const Block *from, Ref tile) {
+    Block kept = {0};
+    for (const Ins *i = from->first; i; i = i->next)
+        if (!rescales(s->k, i)) ag_block_append(&kept, ag_ins_clone(s->k, i));
+    ag_spz_append(s, to, &kept, tile);
+}
+static void remove_unread_rows(Kernel *k, Block *b) {
+    for (Ins *i = b->last, *prev; i; i = prev) {
+        bool read = false;
+        prev = i->prev;
+        for (const Ins *x = i->next; x && !read; x = x->next) read = x->a == i->dst || x->b == i->dst || (x->e[0] && ag_expr_uses(k, x->e[0], OP_VAL, i->dst));
+        if (i->op == TI_MAP && k->val[i->dst].space == SPACE_ROW && k->val[i->dst].carry < 0 && !read) ag_block_remove(b, i);
+    }
+}
+
 /* Softmax of the first key tile, whose scores are there. */
 void ag_spz_first(Specialise *s, Block *to, const Parts *p) {
-    Ref tile = ag_spz_op(s, OP_SUB, s->k->hi, ag_spz_num(s, 1));
+    Kernel *k = s->k;
+    Ref tile = ag_spz_op(s, OP_SUB, k->hi, ag_spz_num(s, 1));
+    Block all = {0};
     ag_spz_release(s, to, &s->ring[0], s->base ? s->base : ag_spz_num(s, 0));
-    ag_spz_append(s, to, &p->softmax, tile);
-    ag_spz_append(s, to, &p->touches, tile);
-    ag_spz_append(s, to, &p->end, tile);
+    append_unscaled(s, &all, &p->softmax, tile);
+    append_unscaled(s, &all, &p->touches, tile);
+    ag_spz_append(s, &all, &p->end, tile);
+    remove_unread_rows(k, &all);
+    if (k->plain_hi && s->sched->f[F_LOOP_FORM].v == 0) {
+        Ref masked = ag_spz_op(s, OP_GE, tile, k->plain_hi);
+        if (k->plain_lo != k->lo) masked = ag_spz_op(s, OP_OR, masked, ag_spz_op(s, OP_LT, tile, k->plain_lo));
+        ag_flag_guard(k, &all, masked);
+    }
+    ag_spz_append(s, to, &all, 0);
 }
 
 Pair ag_spz_issue_both(Specialise *s, Block *to, const Parts *p) {
@@ -284,8 +315,7 @@ void ag_specialise(Fn *fn) {
     make_ring(&s, &s.ring[1], F_V_STAGES, true);
     if (sched->f[F_TURNS].v) s.turns = barrier(&s, "turn", BARRIER_TURNS, 1, 0);
     if (sched->f[F_O_STORE].v == STORE_SMEM) barrier(&s, "warpgroup", BARRIER_WARPGROUP, 1, 0);
-    if (s.dynamic)
-        s.slot = ag_val(k, (Val){.name = ag_str("tile_slot"), .space = SPACE_SLOT, .stages = (int)sched->f[F_Q_STAGES].v, .offset = -1, .over = -1, .reference = -1, .carry = -1});
+    if (s.persistent) ag_spz_find_places(&s);
     k->persistent = s.persistent;
     k->counter = s.dynamic;
     mark_lasting(&s);

@@ -19,6 +19,10 @@ typedef struct Specialise {
     bool overlap, speculate, forward, persistent, dynamic, chained;
     int turns;   /* barrier, -1 */
     int slot;    /* dynamic: per stage of Q the tile that it is of; -1 */
+    struct {
+        int val, slot;
+    } place[3]; /* persistent: scalars of a tile that take divisions, which the loading thread computes and tells */
+    int nplace;
     Ref j;       /* VAL of the key loop's variable */
     Ref base;    /* VAL of the key tiles before this tile's first, since the block began; 0: none, the block has one tile */
     Ref round;   /* VAL of the number of this tile in its block; 0 likewise */
@@ -61,6 +65,7 @@ Parts ag_spz_take_apart(Specialise *s, const Block *step);
 bool ag_spz_speculative(Specialise *s, Block *to, const Parts *p);
 
 /* ---- specialise_tiles.c */
+void ag_spz_find_places(Specialise *s);       /* of the body as tile and split left it */
 void ag_spz_math(Specialise *s);             /* rewrites s->body */
 void ag_spz_load(Specialise *s, Role *load); /* builds the loading role from s->body as tile left it, so before ag_spz_math */
 #endif

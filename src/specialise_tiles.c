@@ -52,6 +52,60 @@ static Outline outline(Specialise *s) {
     return o;
 }
 
+/* ---- scalars that the loading thread tells */
+
+static bool divides(const Kernel *k, Ref r) {
+    const Node *n = &k->nodes.n[r];
+    if ((n->op == OP_FLOORDIV || n->op == OP_MOD) && k->nodes.n[n->arg[1]].op != OP_CONST) return true;
+    for (int i = 0; i < ag_op[n->op].arity; i++)
+        if (divides(k, n->arg[i])) return true;
+    return false;
+}
+
+static bool reads(const Kernel *k, const Ins *i, int val) {
+    for (int e = 0; e < LEN(i->e); e++)
+        if (i->e[e] && i->op != TI_COPY && ag_expr_uses(k, i->e[e], OP_VAL, val)) return true;
+    for (const Ins *x = i->body.first; x; x = x->next)
+        if (reads(k, x, val)) return true;
+    return false;
+}
+
+static bool is_told(const Specialise *s, int val) {
+    for (int p = 0; p < s->nplace; p++)
+        if (s->place[p].val == val) return true;
+    return false;
+}
+
+/* Does the computing role read the scalar, when it need not compute those that it is told? */
+static bool is_wanted(const Specialise *s, const Ins *let, const bool *wanted) {
+    for (const Ins *i = let->next; i; i = i->next) {
+        bool counts = i->op != TI_LET || (wanted[i->dst] && !is_told(s, i->dst));
+        if (counts && reads(s->k, i, let->dst)) return true;
+    }
+    return false;
+}
+
+static int slot_named(Specialise *s, const char *name) {
+    return ag_val(s->k, (Val){.name = ag_str(name), .space = SPACE_SLOT, .stages = (int)s->sched->f[F_Q_STAGES].v, .offset = -1, .over = -1, .reference = -1, .carry = -1});
+}
+
+/* Where a tile is takes a handful of divisions, some hundred clocks at the start of every tile; the loading thread has that time. */
+void ag_spz_find_places(Specialise *s) {
+    Kernel *k = s->k;
+    Ins *loop = s->body->first;
+    bool *wanted = NEWN(k->arena, bool, (size_t)k->nval), *tile_scalar = NEWN(k->arena, bool, (size_t)k->nval);
+    for (; !ag_spz_is_key_loop(s, loop); loop = loop->next)
+        if (loop->op == TI_LET) tile_scalar[loop->dst] = of_tile(k, loop, tile_scalar);
+    for (const Ins *i = loop->prev; i; i = i->prev) { /* readers stand behind */
+        if (i->op != TI_LET) continue;
+        wanted[i->dst] = is_wanted(s, i, wanted);
+        if (!wanted[i->dst] || !tile_scalar[i->dst] || !divides(k, i->e[0]) || s->nplace == LEN(s->place)) continue;
+        s->place[s->nplace].val = i->dst;
+        s->place[s->nplace++].slot = slot_named(s, ag_fmt(k->arena, "%.*s_slot", STRF(k->val[i->dst].name)).s);
+    }
+    if (s->dynamic) s->slot = slot_named(s, "tile_slot");
+}
+
 /* ---- the number of the running tile for that of the block */
 typedef struct Rename {
     Specialise *s;
@@ -66,11 +120,21 @@ static Ref rename_leaf(void *payload, Ref r) {
 }
 static Ref renamed(const Rename *x, Ref e) { return e ? ag_node_rebuild(&x->s->k->nodes, &x->s->k->nodes, e, rename_leaf, (void *)x) : 0; }
 
+/* Makes a let one of what is in the slot beside the running tile's Q. */
+static void get_slot(Specialise *s, Ins *let, int slot) {
+    let->op = TI_GET;
+    let->a = slot;
+    let->e[0] = ag_spz_stage(s, &s->query, s->round);
+}
+
 static void append_tile(Specialise *s, Block *to, const Block *from, Ref tile) {
     Rename x = {s, tile, NULL};
     for (const Ins *i = from->first; i; i = i->next) {
         Ins *c = add(to, ag_ins_clone(s->k, i));
-        if (tile && i->op == TI_LET) c->e[0] = renamed(&x, c->e[0]);
+        if (i->op != TI_LET) continue;
+        c->e[0] = renamed(&x, c->e[0]);
+        for (int p = 0; p < s->nplace; p++)
+            if (s->place[p].val == i->dst) get_slot(s, c, s->place[p].slot);
     }
 }
 
@@ -206,10 +270,7 @@ static Ref next_tile(Specialise *s, Block *to, Walk w) {
     if (!s->dynamic) return ag_spz_let(s, to, "next", ag_spz_op(s, OP_ADD, w.tile, leaf(s, OP_BLOCKS)), NULL);
     wait_query(s, to);
     Ref next = ag_spz_let(s, to, "next", ag_spz_num(s, 0), NULL);
-    Ins *get = to->last;
-    get->op = TI_GET;
-    get->a = s->slot;
-    get->e[0] = ag_spz_stage(s, &s->query, s->round);
+    get_slot(s, to->last, s->slot);
     return next;
 }
 
@@ -296,11 +357,11 @@ static Ref room_for_query(Specialise *s, Block *to, Ref round) {
     return stage;
 }
 
-static void put_tile(Specialise *s, Block *to, Ref stage, Ref tile) {
+static void put_slot(Specialise *s, Block *to, int slot, Ref stage, Ref x) {
     Ins *put = ag_spz_put(s, to, TI_PUT, NULL);
-    put->dst = s->slot;
+    put->dst = slot;
     put->e[0] = stage;
-    put->e[1] = tile;
+    put->e[1] = x;
 }
 
 static void arrive_without_query(Specialise *s, Block *to, Ref stage) {
@@ -319,19 +380,20 @@ static void publish(Specialise *s, Block *to, Ref tile, Ref round, const Rename 
         to = there = &yes->body;
     }
     Ref stage = room_for_query(s, to, round);
-    if (s->dynamic) put_tile(s, to, stage, tile);
+    if (s->dynamic) put_slot(s, to, s->slot, stage, tile);
     if (more && s->dynamic) {
         Ins *yes = ag_spz_put(s, to, TI_IF, NULL), *no = ag_spz_put(s, to, TI_ELSE, NULL);
         yes->e[0] = no->e[0] = more;
         there = &yes->body;
         arrive_without_query(s, &no->body, stage);
     }
+    for (int i = 0; i < s->nplace; i++) put_slot(s, there, s->place[i].slot, stage, ag_kval(s->k, x ? x->to[s->place[i].val] : s->place[i].val));
     load_tile(s, there, &s->query, stage, x, 0);
 }
 
 static void publish_end(Specialise *s, Block *to, Ref tile) {
     Ref stage = room_for_query(s, to, s->round);
-    put_tile(s, to, stage, tile);
+    put_slot(s, to, s->slot, stage, tile);
     arrive_without_query(s, to, stage);
 }
 

@@ -31,13 +31,21 @@ LEAF constexpr u32 step_k_major(int k, int rows) { return (k % 4 * 32 + k / 4 * 
 // What step k of 16 rows adds to a desc_mn_major.
 LEAF constexpr u32 step_mn_major(int k) { return k * 2048 >> 4; }
 
-//@ leaf stage_panels needs types LEAF UNROLL
+//@ leaf stmatrix_x4 needs types LEAF
+// Four 8x8 matrices of 2-byte elements to shared memory; lane 8*i + r gives the address of row r of matrix i, which is register i of an accumulator's layout.
+LEAF void stmatrix_x4(u32 addr, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+//@ leaf stage_panels needs types LEAF UNROLL stmatrix_x4
 // Writes this warp's 16 rows (from `row` on) of an accumulator, rounded to T, into panels of 64 columns of a shared tile of ROWS rows.
 template <class T, int ROWS, int N> LEAF void stage_panels(u32 dst, int row, const float (&c)[1][N][4]) {
-    u32 lane = threadIdx.x % 32, at = dst + (row + lane / 4) * 128 + lane % 4 * 4;
-    UNROLL for (int n = 0; n < N; n++)
-        UNROLL for (int r = 0; r < 2; r++)
-            asm volatile("st.shared.b32 [%0], %1;" ::"r"(at + n / 8 * ROWS * 128 + r * 1024 + ((n % 8 ^ lane / 4) << 4)), "r"(T::pack(c[0][n][2 * r], c[0][n][2 * r + 1])) : "memory");
+    u32 lane = threadIdx.x % 32, r = row + lane % 16;
+    UNROLL for (int n = 0; n < N; n += 2) {
+        u32 piece = n + lane / 16;
+        stmatrix_x4(dst + piece / 8 * ROWS * 128 + r * 128 + ((piece % 8 ^ r % 8) << 4), T::pack(c[0][n][0], c[0][n][1]), T::pack(c[0][n][2], c[0][n][3]),
+                    T::pack(c[0][n + 1][0], c[0][n + 1][1]), T::pack(c[0][n + 1][2], c[0][n + 1][3]));
+    }
 }
 
 //@ leaf store_panels needs types LEAF UNROLL ld_shared_16 ld_shared_2
@@ -70,6 +78,35 @@ template <class T, int ROWS, int D, int N> LEAF void mma_panels(float (&c)[1][N]
         UNROLL for (int n = 0; n < N; n += 2) {
             ldmatrix_x4(fb, b + k / 4 * N * 8 * 128 + (n * 8 + rb) * 128 + ((cb ^ rb % 8) << 4));
             mma_16816_x2(T(), c[0][n], c[0][n + 1], fa, fb);
+        }
+    }
+}
+
+//@ leaf quad_transpose needs types LEAF
+// Lane i of a quad gives w[0..3]; afterwards lane q holds w[q] of lanes 0..3.
+LEAF void quad_transpose(u32 (&w)[4]) {
+    int q = threadIdx.x % 4;
+    u32 r;
+    r = __shfl_xor_sync(~0u, q & 1 ? w[0] : w[1], 1); if (q & 1) w[0] = r; else w[1] = r;
+    r = __shfl_xor_sync(~0u, q & 1 ? w[2] : w[3], 1); if (q & 1) w[2] = r; else w[3] = r;
+    r = __shfl_xor_sync(~0u, q & 2 ? w[0] : w[2], 2); if (q & 2) w[0] = r; else w[2] = r;
+    r = __shfl_xor_sync(~0u, q & 2 ? w[1] : w[3], 2); if (q & 2) w[1] = r; else w[3] = r;
+}
+
+//@ leaf store_quads needs types LEAF UNROLL quad_transpose store_c
+// As store_c for one m16 tile, in 16-byte pieces where vec allows: a quad turns four pieces of 4 words so that each lane holds one.
+template <class T, int D, int N> LEAF void store_quads(u16 *dst, i64 row_stride, i64 col_stride, const float (&c)[1][N][4], int row, int rows, bool vec) {
+    if (!vec || D % 32 != 0) {
+        store_c<T, D>(dst, row_stride, col_stride, c, row, rows, vec);
+        return;
+    }
+    UNROLL for (int r = 0; r < 2; r++) {
+        u16 *line = dst + (row + r * 8) * row_stride + threadIdx.x % 4 * 8;
+        UNROLL for (int p = 0; p < D / 32; p++) {
+            u32 w[4];
+            UNROLL for (int i = 0; i < 4; i++) w[i] = T::pack(c[0][4 * p + i][2 * r], c[0][4 * p + i][2 * r + 1]);
+            quad_transpose(w);
+            if (row + r * 8 < rows) *(uint4 *)(line + p * 32) = make_uint4(w[0], w[1], w[2], w[3]);
         }
     }
 }
