@@ -280,7 +280,7 @@ static int encode(const CudaApi *cu, const TmapArgs *a, void *map) {
     int type = a->dtype == ATTNGEN_F16 ? CU_TMAP_F16 : CU_TMAP_BF16;
     memset(map, 0, TMAP_BYTES);
     if (!a->data) return 0;
-    return cu->tensor_map(map, type, 4, a->data, a->dim, a->stride, box, step, CU_TMAP_NOT_INTERLEAVED, CU_TMAP_SWIZZLE_128B, CU_TMAP_PROMOTE_256B,
+    return cu->tensor_map(map, type, 4, a->data, a->dim, a->stride, box, step, CU_TMAP_NOT_INTERLEAVED, CU_TMAP_SWIZZLE_128B, CU_TMAP_PROMOTE_128B,
                           CU_TMAP_FILL_ZEROS);
 }
 

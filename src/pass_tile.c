@@ -390,6 +390,22 @@ static void build_step(Tiler *t) {
 }
 
 /* ---- outputs */
+
+/* An output that is 0 in some rows, and the rest of its expression: fragment v, from which it is computed, is cleared in those rows, for the warps that have any. */
+static Ref clear_empty_rows(Tiler *t, Ref value, int v) {
+    const Node *n = &t->m->nodes.n[value];
+    Node c = t->m->nodes.n[n->arg[0]];
+    if (n->op != OP_SELECT || !ag_node_is_float(&t->m->nodes, n->arg[2], 0) || level_of(&c) != LEVEL_ROW) return value;
+    Ref rest = n->arg[1], full = ag_tiler_expr(t, n->arg[0], LEVEL_ROW);
+    Ins *any = ag_tiler_add(t, t->post, TI_ANY, -1, "rows that have seen no key are 0");
+    any->e[0] = ag_node_op(&t->k->nodes, OP_NOT, full, 0, 0, c.span);
+    set_positions(t, any);
+    Ins *clear = ag_tiler_add(t, &any->body, TI_MAP, v, NULL);
+    clear->e[0] = ag_node_op(&t->k->nodes, OP_SELECT, full, val(t, v), ag_node_float(&t->k->nodes, 0), c.span);
+    set_positions(t, clear);
+    return rest;
+}
+
 static void build_outputs(Tiler *t) {
     /* after the loop a carry's only value is the kept one, and nothing computed inside a step is known */
     for (int i = 0; i < t->m->nodes.len; i++)
@@ -408,11 +424,11 @@ static void build_outputs(Tiler *t) {
     for (int i = 0; i < t->m->nout; i++) {
         const MathOut *o = &t->m->out[i];
         bool wide = t->m->tensor[o->tensor].rank == 4;
-        Ref e = ag_tiler_expr(t, o->value, wide ? LEVEL_ELEM : LEVEL_ROW);
         int v = wide ? -1 : row(t, ag_str(t->m->tensor[o->tensor].name));
         for (int c = 0; c < t->s->ncarry && wide && v < 0; c++)
             if (t->s->carry[c].axes & 1 << AX_D) v = t->kept[c];
         assert(v >= 0);
+        Ref e = ag_tiler_expr(t, wide ? clear_empty_rows(t, o->value, v) : o->value, wide ? LEVEL_ELEM : LEVEL_ROW);
         Ins *x = ag_tiler_add(t, t->post, TI_MAP, v, NULL);
         x->e[0] = e;
         x->span = t->m->nodes.n[o->value].span;

@@ -91,6 +91,9 @@ Parts ag_spz_take_apart(Specialise *s, const Block *step) {
         else
             add(p.output ? &p.end : i->dst == acc || i->dst == weights ? &p.touches : &p.softmax, c);
     }
+    if (s->ref < 0) return p;
+    Ins *ref = add(&p.end, ag_ins(s->k, TI_MAP, s->ref));
+    ref->e[0] = s->ref_of;
     return p;
 }
 
@@ -148,12 +151,13 @@ static void append_unscaled(Specialise *s, Block *to, const Block *from, Ref til
         if (!rescales(s->k, i)) ag_block_append(&kept, ag_ins_clone(s->k, i));
     ag_spz_append(s, to, &kept, tile);
 }
-static void remove_unread_rows(Kernel *k, Block *b) {
+static void remove_unread_rows(Specialise *s, Block *b) {
+    Kernel *k = s->k;
     for (Ins *i = b->last, *prev; i; i = prev) {
         bool read = false;
         prev = i->prev;
         for (const Ins *x = i->next; x && !read; x = x->next) read = x->a == i->dst || x->b == i->dst || (x->e[0] && ag_expr_uses(k, x->e[0], OP_VAL, i->dst));
-        if (i->op == TI_MAP && k->val[i->dst].space == SPACE_ROW && k->val[i->dst].carry < 0 && !read) ag_block_remove(b, i);
+        if (i->op == TI_MAP && k->val[i->dst].space == SPACE_ROW && k->val[i->dst].carry < 0 && i->dst != s->ref && !read) ag_block_remove(b, i);
     }
 }
 
@@ -166,7 +170,7 @@ void ag_spz_first(Specialise *s, Block *to, const Parts *p) {
     append_unscaled(s, &all, &p->softmax, tile);
     append_unscaled(s, &all, &p->touches, tile);
     ag_spz_append(s, &all, &p->end, tile);
-    remove_unread_rows(k, &all);
+    remove_unread_rows(s, &all);
     if (k->plain_hi && s->sched->f[F_LOOP_FORM].v == 0) {
         Ref masked = ag_spz_op(s, OP_GE, tile, k->plain_hi);
         if (k->plain_lo != k->lo) masked = ag_spz_op(s, OP_OR, masked, ag_spz_op(s, OP_LT, tile, k->plain_lo));
@@ -229,7 +233,7 @@ void ag_spz_loops(Specialise *s, Block *to, Ins *first, Ins *last) {
         }
         Ref second = ag_spz_op(s, OP_SUB, s->k->hi, ag_spz_num(s, 1)); /* from the second tile on */
         loop->e[0] = i->e[0] == s->k->hi ? second : ag_spz_op(s, OP_MIN, i->e[0], second);
-        if (!(plain && s->speculate && ag_spz_speculative(s, &loop->body, &p))) overlapped(s, &loop->body, &p);
+        (plain && s->ref >= 0 ? ag_spz_speculative : overlapped)(s, &loop->body, &p);
     }
 }
 
@@ -304,6 +308,7 @@ void ag_specialise(Fn *fn) {
                     .persistent = sched->f[F_PERSISTENT].v != PERSISTENT_NONE,
                     .dynamic = sched->f[F_PERSISTENT].v == PERSISTENT_DYNAMIC,
                     .chained = sched->f[F_Q_STAGES].v > 1,
+                    .ref = -1,
                     .turns = -1,
                     .slot = -1,
                     .j = ag_kval(k, k->key_loop)};

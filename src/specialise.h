@@ -17,6 +17,8 @@ typedef struct Specialise {
     Ring ring[2]; /* [0] of the scores' operand, [1] of the weighted values' */
     Ring query;   /* its `empty` is used by persistent blocks only */
     bool overlap, speculate, forward, persistent, dynamic, chained;
+    int ref;     /* speculate: per row what plain steps take their weights under, -1; Parts.end sets it */
+    Ref ref_of;  /* and how it follows from the maximum */
     int turns;   /* barrier, -1 */
     int slot;    /* dynamic: per stage of Q the tile that it is of; -1 */
     struct {
@@ -61,8 +63,9 @@ void ag_spz_loops(Specialise *s, Block *to, Ins *first, Ins *last);
 bool ag_spz_is_key_loop(const Specialise *s, const Ins *i);
 Parts ag_spz_take_apart(Specialise *s, const Block *step);
 
-/* ---- specialise_exact.c: a speculative step; false: its softmax has another form */
-bool ag_spz_speculative(Specialise *s, Block *to, const Parts *p);
+/* ---- specialise_exact.c */
+void ag_spz_find_reference(Specialise *s, const Parts *p);           /* sets ref; leaves it at -1 if the softmax has another form */
+void ag_spz_speculative(Specialise *s, Block *to, const Parts *p); /* a speculative step */
 
 /* ---- specialise_tiles.c */
 void ag_spz_find_places(Specialise *s);       /* of the body as tile and split left it */

@@ -4,6 +4,8 @@
  * The row sums, which are needed anyway, verify it: below 2^40 (fp16: 2^14) no weight was too large for its type. A warp in which one is not does the step
  * again: it computes its scores once more from the same K tile, which is therefore released only now, and takes the exact step. A row that has seen
  * no key has NaN as its reference, so speculation on it always fails. (Measured by hand-made kernels: 9 to 14 % faster than exact.) */
+#include <assert.h>
+
 #include "specialise.h"
 
 static Ins *add(Block *b, Ins *i) {
@@ -13,35 +15,42 @@ static Ins *add(Block *b, Ins *i) {
 
 /* The instructions of an exact softmax that speculation needs to know. */
 typedef struct Exact {
-    const Ins *max, *exp, *sum; /* mx_new = max(mx, S);  S = 2^(S - r);  den = sum(den, S) */
+    const Ins *max, *ref, *exp, *sum; /* mx_new = max(mx, S);  r = f(mx_new);  S = 2^(S - r);  den = sum(den, S) */
 } Exact;
 
-static bool find_exact(const Parts *p, Exact *x) {
+static bool find_exact(const Kernel *k, const Parts *p, Exact *x) {
     *x = (Exact){0};
     for (const Ins *i = p->softmax.first; i; i = i->next) {
         if (i->op == TI_REDUCE) *(i->reduce == OP_RMAX ? &x->max : &x->sum) = i;
-        if (x->max && i->op == TI_MAP && i->dst == x->max->a) x->exp = i;
+        if (!x->max || i->op != TI_MAP) continue;
+        if (i->dst == x->max->a) x->exp = i;
+        if (!x->exp && k->val[i->dst].space == SPACE_ROW && ag_expr_uses(k, i->e[0], OP_VAL, x->max->dst) && !x->ref) x->ref = i;
     }
-    return x->max && x->exp && x->sum && x->max->a == p->scores->dst && x->sum->a == p->scores->dst;
+    bool all = x->max && x->ref && x->exp && x->sum && x->max->a == p->scores->dst && x->sum->a == p->scores->dst;
+    return all && ag_expr_uses(k, x->exp->e[0], OP_VAL, x->ref->dst) && !ag_expr_uses(k, x->exp->e[0], OP_VAL, x->max->dst);
 }
 
-/* Expressions of the exact step under the old maximum: mx for mx_new, NaN for a row without keys, and row values computed on the way spelled out. */
+/* The reference under the maximum so far: mx for mx_new, and NaN for a row without keys. */
 typedef struct Old {
-    Specialise *s;
-    const Parts *p;
+    Kernel *k;
     const Exact *x;
 } Old;
 static Ref under_old(void *payload, Ref r) {
     const Old *o = payload;
-    Kernel *k = o->s->k;
-    const Node n = k->nodes.n[r];
-    if (n.op == OP_FINITE) return ag_node_op(&k->nodes, OP_SEEN, ag_node_rebuild(&k->nodes, &k->nodes, n.arg[0], under_old, payload), 0, 0, n.span);
-    if (n.op != OP_VAL) return 0;
-    if (n.index == o->x->max->dst) return ag_kval(k, o->x->max->b);
-    for (const Ins *i = o->p->softmax.first; i; i = i->next)
-        if (i->op == TI_MAP && i->dst == n.index && k->val[n.index].space == SPACE_ROW)
-            return ag_node_rebuild(&k->nodes, &k->nodes, i->e[0], under_old, payload);
-    return 0;
+    const Node n = o->k->nodes.n[r];
+    if (n.op == OP_FINITE) return ag_node_op(&o->k->nodes, OP_SEEN, ag_node_rebuild(&o->k->nodes, &o->k->nodes, n.arg[0], under_old, payload), 0, 0, n.span);
+    return n.op == OP_VAL && n.index == o->x->max->dst ? ag_kval(o->k, o->x->max->b) : 0;
+}
+
+/* The weights under that reference. */
+typedef struct Under {
+    Specialise *s;
+    int exact;
+} Under;
+static Ref under_ref(void *payload, Ref r) {
+    const Under *u = payload;
+    const Node *n = &u->s->k->nodes.n[r];
+    return n->op == OP_VAL && n->index == u->exact ? ag_kval(u->s->k, u->s->ref) : 0;
 }
 
 static int row_like(Specialise *s, int val, const char *name) {
@@ -49,6 +58,14 @@ static int row_like(Specialise *s, int val, const char *name) {
     v.name = ag_str(name);
     v.reference = v.carry = -1;
     return ag_val(s->k, v);
+}
+
+void ag_spz_find_reference(Specialise *s, const Parts *p) {
+    Exact x;
+    if (!find_exact(s->k, p, &x)) return;
+    Old old = {s->k, &x};
+    s->ref_of = ag_node_rebuild(&s->k->nodes, &s->k->nodes, x.ref->e[0], under_old, &old);
+    s->ref = row_like(s, x.ref->dst, "ref");
 }
 
 /* The exact step for the warps that must: scores once more, softmax, and what follows. */
@@ -69,17 +86,18 @@ static void mend(Specialise *s, Block *to, const Parts *p, Ref step, int sum) {
     none->e[0] = ag_node_float(&k->nodes, 0);
 }
 
-bool ag_spz_speculative(Specialise *s, Block *to, const Parts *p) {
+void ag_spz_speculative(Specialise *s, Block *to, const Parts *p) {
     Kernel *k = s->k;
     Exact x;
-    if (!find_exact(p, &x)) return false;
-    Old old = {s, p, &x};
+    bool known = find_exact(k, p, &x);
+    assert(known);
+    Under under = {s, x.ref->dst};
     Pair issued = ag_spz_issue_both(s, to, p);
     ag_spz_mma_wait(s, to, 1);
-    for (const Ins *i = p->softmax.first; i != x.max; i = i->next) add(to, ag_ins_clone(k, i)); /* what the spec makes of the scores */
+    for (const Ins *i = p->softmax.first; known && i != x.max; i = i->next) add(to, ag_ins_clone(k, i)); /* what the spec makes of the scores */
     Ins *exp = add(to, ag_ins_clone(k, x.exp));
     exp->note = "---- weights under the maximum so far";
-    exp->e[0] = ag_node_rebuild(&k->nodes, &k->nodes, x.exp->e[0], under_old, &old);
+    exp->e[0] = ag_node_rebuild(&k->nodes, &k->nodes, x.exp->e[0], under_ref, &under);
     int sum = row_like(s, x.sum->dst, "step_sum");
     Ins *total = add(to, ag_ins_clone(k, x.sum));
     total->dst = sum;
@@ -93,5 +111,4 @@ bool ag_spz_speculative(Specialise *s, Block *to, const Parts *p) {
     den->dst = x.sum->dst;
     den->e[0] = ag_spz_op(s, OP_ADD, ag_kval(k, den->dst), ag_kval(k, sum));
     ag_spz_release(s, to, &s->ring[0], issued.scores); /* only now: a failed speculation reads K again */
-    return true;
 }

@@ -127,19 +127,23 @@ static void get_slot(Specialise *s, Ins *let, int slot) {
     let->e[0] = ag_spz_stage(s, &s->query, s->round);
 }
 
+static void get_told(Specialise *s, Ins *let, int val) {
+    for (int p = 0; p < s->nplace; p++)
+        if (s->place[p].val == val) get_slot(s, let, s->place[p].slot);
+}
+
 static void append_tile(Specialise *s, Block *to, const Block *from, Ref tile) {
     Rename x = {s, tile, NULL};
     for (const Ins *i = from->first; i; i = i->next) {
         Ins *c = add(to, ag_ins_clone(s->k, i));
         if (i->op != TI_LET) continue;
         c->e[0] = renamed(&x, c->e[0]);
-        for (int p = 0; p < s->nplace; p++)
-            if (s->place[p].val == i->dst) get_slot(s, c, s->place[p].slot);
+        get_told(s, c, i->dst);
     }
 }
 
-/* Copies of the scalars of a tile under names of their own, for another tile; what nothing reads goes away later. */
-static Rename copy_scalars(Specialise *s, Block *to, const Block *from, Ref tile, const char *prefix) {
+/* Copies of the scalars of a tile under names of their own, for another tile; what nothing reads goes away later.  told: from the slots, where they are there. */
+static Rename copy_scalars(Specialise *s, Block *to, const Block *from, Ref tile, const char *prefix, bool told) {
     Kernel *k = s->k;
     int n = k->nval, *copy = NEWN(k->arena, int, (size_t)n);
     for (int v = 0; v < n; v++) copy[v] = -1;
@@ -151,6 +155,7 @@ static Rename copy_scalars(Specialise *s, Block *to, const Block *from, Ref tile
         v.name = ag_fmt(k->arena, "%s_%.*s", prefix, STRF(v.name));
         copy[i->dst] = ag_val(k, v);
         add(to, ag_ins(k, TI_LET, copy[i->dst]))->e[0] = e;
+        if (told) get_told(s, to->last, i->dst);
     }
     return x;
 }
@@ -231,20 +236,57 @@ static void wait_query(Specialise *s, Block *to) {
 
 static void first_scores(Specialise *s, Block *to, const Parts *p) { ag_spz_scores(s, to, p, s->base ? s->base : ag_spz_num(s, 0), s->round); }
 
-/* The weighted values of key tile number `last`, the tile's last; beside them, if `next`, the first scores of the next tile.  Then the outputs. */
-static void last_values(Specialise *s, Block *to, const Parts *p, const Outline *o, Ref last, bool next) {
+/* The weighted values of key tile number `last`, the tile's last, and the outputs. */
+static void last_values(Specialise *s, Block *to, const Parts *p, const Outline *o, Ref last) {
     ag_spz_weighted(s, to, p, last);
-    if (next) first_scores(s, to, p);
-    ag_spz_mma_wait(s, to, next);
+    ag_spz_mma_wait(s, to, 0);
     if (s->persistent) ag_spz_release(s, to, &s->ring[1], last);
     ag_spz_append(s, to, &o->outputs, 0);
-    if (next) ag_spz_mma_wait(s, to, 0);
+}
+
+/* Do the key loops read the scalar of a tile?  Those alone live through them: registers are scarce there. */
+static bool is_for_loops(const Specialise *s, const Outline *o, int val) {
+    const Kernel *k = s->k;
+    Ref v = ag_kval(s->k, val);
+    if (v == k->lo || v == k->hi || v == k->plain_lo || v == k->plain_hi) return true;
+    for (const Ins *i = o->first; i; i = i == o->last ? NULL : i->next)
+        if (reads(k, i, val)) return true;
+    return false;
+}
+
+/* The scalars that the outputs need beyond those, from the slots. */
+static void output_scalars(Specialise *s, Block *to, const Outline *o) {
+    Kernel *k = s->k;
+    bool *wanted = NEWN(k->arena, bool, (size_t)k->nval);
+    for (const Ins *i = o->tile.last; i; i = i->prev) { /* readers stand behind */
+        if (i->op != TI_LET || is_for_loops(s, o, i->dst)) continue;
+        for (const Ins *x = o->outputs.first; x && !wanted[i->dst]; x = x->next) wanted[i->dst] = reads(k, x, i->dst);
+        for (const Ins *x = i->next; x && !wanted[i->dst]; x = x->next) wanted[i->dst] = x->op == TI_LET && wanted[x->dst] && !is_told(s, x->dst) && reads(k, x, i->dst);
+    }
+    Block lets = {0};
+    for (const Ins *i = o->tile.first; i; i = i->next)
+        if (i->op == TI_LET && wanted[i->dst]) add(&lets, ag_ins_clone(k, i));
+    append_tile(s, to, &lets, 0);
+}
+
+/* The same beside the first scores of the next tile, whose scalars take over at the end. */
+static void last_and_next(Specialise *s, Block *to, const Parts *p, const Outline *o, Ref last, Ref next) {
+    ag_spz_weighted(s, to, p, last);
+    first_scores(s, to, p);
+    Rename x = copy_scalars(s, to, &o->tile, next, "next", true);
+    ag_spz_mma_wait(s, to, 1);
+    ag_spz_release(s, to, &s->ring[1], last);
+    ag_spz_append(s, to, &o->outputs, 0);
+    for (const Ins *i = o->tile.first; i; i = i->next)
+        if (i->op == TI_LET && is_for_loops(s, o, i->dst)) ag_spz_set(s, to, ag_kval(s->k, i->dst), ag_kval(s->k, x.to[i->dst]));
+    ag_spz_mma_wait(s, to, 0);
 }
 
 /* Between the first tile's scores and the last tile's weighted values. */
 static void key_tiles(Specialise *s, Block *to, const Outline *o, const Parts *p) {
     if (s->overlap) ag_spz_first(s, to, p);
     ag_spz_loops(s, to, o->first, o->last);
+    if (s->chained) output_scalars(s, to, o);
     if (s->persistent) ag_spz_release(s, to, &s->query, s->round);
 }
 
@@ -258,7 +300,7 @@ static void one_tile(Specialise *s, Block *to, const Outline *o, const Parts *p)
     }
     key_tiles(s, to, o, p);
     if (s->overlap)
-        last_values(s, to, p, o, ag_spz_let(s, to, "last", ag_spz_step(s, s->k->lo), NULL), false);
+        last_values(s, to, p, o, ag_spz_let(s, to, "last", ag_spz_step(s, s->k->lo), NULL));
     else
         ag_spz_append(s, to, &o->outputs, 0);
 }
@@ -274,41 +316,46 @@ static Ref next_tile(Specialise *s, Block *to, Walk w) {
     return next;
 }
 
-static void chained_end(Specialise *s, Block *to, const Outline *o, const Parts *p, Ref more) {
+static void chained_end(Specialise *s, Block *to, const Outline *o, const Parts *p, Ref next, Ref more) {
     Ref last = ag_spz_let(s, to, "last", ag_spz_op(s, OP_SUB, s->base, ag_spz_num(s, 1)), NULL);
     Ins *yes = ag_spz_put(s, to, TI_IF, NULL), *no = ag_spz_put(s, to, TI_ELSE, NULL);
     yes->e[0] = no->e[0] = more;
     if (!s->dynamic) wait_query(s, &yes->body);
-    last_values(s, &yes->body, p, o, last, true);
-    last_values(s, &no->body, p, o, last, false);
+    last_and_next(s, &yes->body, p, o, last, next);
+    last_values(s, &no->body, p, o, last);
 }
 
 static void plain_end(Specialise *s, Block *to, const Outline *o, const Parts *p) {
     if (s->overlap)
-        last_values(s, to, p, o, ag_spz_let(s, to, "last", ag_spz_op(s, OP_SUB, s->base, ag_spz_num(s, 1)), NULL), false);
+        last_values(s, to, p, o, ag_spz_let(s, to, "last", ag_spz_op(s, OP_SUB, s->base, ag_spz_num(s, 1)), NULL));
     else
         ag_spz_append(s, to, &o->outputs, 0);
 }
 
 static void walk_tiles(Specialise *s, Block *to, const Outline *o, const Parts *p) {
+    Block scalars = {0}, rest = {0};
+    for (const Ins *i = o->tile.first; i; i = i->next) add(i->op == TI_LET ? &scalars : &rest, ag_ins_clone(s->k, i));
     ag_spz_append(s, to, &o->once, 0);
     Walk w = begin_walk(s, to);
     wait_query(s, to);
-    if (s->chained) {
+    Block *in = NULL;
+    if (s->chained) { /* the scalars of the first tile here, of each next one where its first scores are issued */
         first_scores(s, to, p);
+        append_tile(s, to, &scalars, w.tile);
         ag_spz_mma_wait(s, to, 0);
-    }
-    Block *in = &while_tiles(s, to, w)->body;
-    append_tile(s, in, &o->tile, w.tile);
-    if (s->overlap && !s->chained) {
-        first_scores(s, in, p);
-        ag_spz_mma_wait(s, in, 0);
+        in = &while_tiles(s, to, w)->body;
+        append_tile(s, in, &rest, w.tile);
+    } else {
+        in = &while_tiles(s, to, w)->body;
+        if (s->overlap) first_scores(s, in, p);
+        append_tile(s, in, &o->tile, w.tile);
+        if (s->overlap) ag_spz_mma_wait(s, in, 0);
     }
     key_tiles(s, in, o, p);
     count_tile(s, in);
     if (!s->chained) plain_end(s, in, o, p);
     Ref next = next_tile(s, in, w), more = ag_spz_op(s, OP_LT, next, w.tiles);
-    if (s->chained) chained_end(s, in, o, p, more);
+    if (s->chained) chained_end(s, in, o, p, next, more);
     if (!s->chained && !s->dynamic) {
         Ins *yes = ag_spz_put(s, in, TI_IF, NULL);
         yes->e[0] = more;
@@ -320,6 +367,10 @@ static void walk_tiles(Specialise *s, Block *to, const Outline *o, const Parts *
 void ag_spz_math(Specialise *s) {
     Outline o = outline(s);
     Parts p = ag_spz_take_apart(s, &o.first->body); /* the first loop's steps have the guard */
+    if (s->speculate) {
+        ag_spz_find_reference(s, &p);
+        p = ag_spz_take_apart(s, &o.first->body);
+    }
     Block body = {0};
     stage_outputs(s, &o.outputs);
     (s->persistent ? walk_tiles : one_tile)(s, &body, &o, &p);
@@ -433,7 +484,7 @@ static void load_walk(Specialise *s, Block *to, const Outline *o) {
     ag_spz_append(s, to, &o->once, 0);
     Walk w = begin_walk(s, to);
     if (s->chained) {
-        Rename x = copy_scalars(s, to, &o->tile, w.tile, "first");
+        Rename x = copy_scalars(s, to, &o->tile, w.tile, "first", false);
         publish(s, to, w.tile, s->round, &x, 0);
     }
     Block *in = &while_tiles(s, to, w)->body;
@@ -448,7 +499,7 @@ static void load_walk(Specialise *s, Block *to, const Outline *o) {
         fetch->note = "late, so that the longest tiles still go first; not too late, so that Q is there in time";
     }
     if (s->chained) {
-        Rename x = copy_scalars(s, &early, &o->tile, next, "next");
+        Rename x = copy_scalars(s, &early, &o->tile, next, "next", false);
         Ref round = ag_spz_let(s, &early, "next_round", ag_spz_op(s, OP_ADD, s->round, ag_spz_num(s, 1)), NULL);
         publish(s, &early, next, round, &x, more);
     }
