@@ -11,42 +11,19 @@ rightly refused (sm_90a: what TMA cannot describe).  The library is found as too
 """
 
 import argparse
-import concurrent.futures
 import math
-import os
-import pathlib
-import re
 import sys
 import threading
 import time
 
 import torch
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools" / "python"))
-import attngen  # noqa: E402
+from gpu_common import DTYPES, SPECS, UNSUPPORTED, attngen, compile_each, heads, is_stale, is_unsupported, shipped
 
-UNSUPPORTED = -3  # ATTNGEN_E_UNSUPPORTED
-
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 HALF_ULP = {"bf16": (7, -126), "f16": (10, -14)}  # mantissa bits, least exponent
 HEAD_DIMS = (64, 128, 256)
 ODD_HEAD_DIMS = (31, 40, 72, 80, 96, 160, 192)
 
-
-def causal(q, k, p):
-    return k <= q
-
-
-# name: (mask(q, k, params) or None, score(s, params) or None, parameters with their defaults, query heads per KV head or None)
-SPECS = {
-    "dense": (None, None, {}, None),
-    "causal": (causal, None, {}, None),
-    "gqa": (causal, None, {}, 8),
-    "mqa": (causal, None, {}, 0),  # 0: one KV head
-    "sliding_window": (lambda q, k, p: (k <= q) & (q - k < p["window"]), None, {"window": 1024}, None),
-    "softcap": (causal, lambda s, p: p["cap"] * torch.tanh(s / p["cap"]), {"cap": 20.0}, None),
-}
 
 # B, Hq, Hkv, Sq, Sk, offset (None: the last query is aligned with the last key)
 SHAPES = (
@@ -65,12 +42,6 @@ SHAPES = (
     (1, 3, 1, 70, 150, -20),
 )
 QUICK_SHAPES = SHAPES[4:8]
-
-
-def heads(spec, hq, hkv):
-    """The heads of a shape as the spec allows them."""
-    group = SPECS[spec][3]
-    return (hq, hkv) if group is None else (hq, 1) if group == 0 else (group * hkv, hkv)
 
 
 # ---- data and reference
@@ -180,7 +151,7 @@ def judge(program, p, want):
         return "", 0.0
     if torch.isnan(p.o).any() or torch.isnan(p.lse).any():
         return f"{int(torch.isnan(p.o).sum())} NaN or unwritten in o, {int(torch.isnan(p.lse).sum())} in lse", math.inf
-    half_ulps = 2 if re.search(rb"-(lazy|spec)\d", program.info.numerics) else 1
+    half_ulps = 2 if is_stale(program) else 1
     limit = 2 * (naive.double() - o).abs().amax(-1) + half_ulps * half_ulp(o.abs().amax(-1), p.dtype) + 1e-6
     ratio = (p.o.double() - o).abs().amax(-1) / limit
     same = p.lse.double() == lse
@@ -246,25 +217,12 @@ def launch(program, p, stream=None, **params):
 # ---- specs x schedules
 
 
-def shipped(folder):
-    return sorted(f.stem for f in (ROOT / folder).glob("*.yaml"))
-
-
-def compile_one(arch, job):
-    """None: the schedule is not for this head dim or architecture; else what was compiled, or the exception."""
-    spec, schedule, D, dtype = job
-    try:
-        return attngen.Context(arch=arch).compile(spec, schedule=schedule, D=D, dtype=dtype)
-    except attngen.Error as e:
-        return None if e.status == UNSUPPORTED else e
-
-
 def compile_all(arch, only):
+    """(spec, schedule, D, dtype) -> what was compiled, or the error; without schedules that are for other head dims or architectures."""
     jobs = [(s, c, D, t) for s in shipped("specs") for c in shipped("schedules") for D in HEAD_DIMS + ODD_HEAD_DIMS for t in DTYPES]
     jobs = [job for job in jobs if only in "{} {} {} {}".format(*job)]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(lambda job: compile_one(arch, job), jobs))
-    return {job: r for job, r in zip(jobs, results) if r is not None}
+    results = compile_each(arch, [dict(zip(("spec", "schedule", "D", "dtype"), job)) for job in jobs])
+    return {job: r for job, r in zip(jobs, results) if not is_unsupported(r)}
 
 
 def zoo_cases(spec, D, shapes, long):

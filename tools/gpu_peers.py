@@ -1,200 +1,276 @@
 #!/usr/bin/env python3
-"""attngen beside PyTorch's FlashAttention 2 and cuDNN, in one process on one GPU.
+"""attngen beside PyTorch's FlashAttention 2 and cuDNN, and beside hand-made kernels, in one process on one GPU.
 
-    tools/gpu_peers.py [--schedule d64=FILE,d128=FILE,d256=FILE] [--rounds 40] [--json FILE] [--only TEXT]
+    tools/gpu_peers.py [--points all|fast] [--schedule d64=FILE,d128=FILE,d128=FILE2] [--prototypes DIR] [--peers cudnn,fa2] [--rounds 12] [--steady]
+                       [--arch ARCH] [--only TEXT] [--json FILE]
 
-16384 tokens, H * D = 2048, bf16, forward; S 1024, 4096, 16384; D 64, 128, 256; full and causal.  Tensors lie as [B, S, H, D]; attngen writes O and LSE.
-Every contender is one launch captured in a CUDA graph, so that no host time is in the figures.  In each round every contender runs once, in random
-order; before each run 256 MiB are written, so that L2 holds nothing of the inputs.  Times are between two CUDA events around the graph, median over
-the rounds.  Before the clock starts every output is compared with attngen's.  A ratio above 1 says that attngen is faster."""
+bf16, forward.  16384 tokens, H * D = 2048: S 512 to 16384, D 64, 128, 256, full and causal; and D 128 with 32 and 64 query heads on 8 KV heads, B 4, S 4096
+and B 1, S 16384.  Tensors lie as [B, S, H, D]; attngen writes O and LSE.  `attngen` is the program without a schedule of one's own; each file of --schedule is
+one more contender of its head dim, by the name of the file; DIR/launch.py makes those of --prototypes (gpu_prototypes.py says how).
+
+Every contender is one launch captured in a CUDA graph, so that no host time is in the figures.  In each round every contender runs once, in random order;
+before each run 256 MiB are written, so that L2 holds nothing of the inputs.  Times are between two CUDA events around the graph, median over the rounds.
+--steady instead takes the points of S 16384 one contender at a time, back to back for 0.6 s after 0.3 s of the same, in one order and then in the other.
+Before the clock starts every output, filled with NaN before, is compared with attngen's.
+
+A line is a point: TFLOP/s of attngen, then for each contender its time over attngen's; above 1 attngen is faster.  Exit code 1: a target is missed."""
 
 import argparse
 import json
-import math
 import pathlib
-import random
 import statistics
 import sys
+import time
+import warnings
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools" / "python"))
-import attngen  # noqa: E402
+from gpu_common import attngen, back_to_back, captured, check_same, compile_each, geomean, machine, medians, race, workspace
+from gpu_prototypes import Prototypes, configurations
 
 TOKENS, WIDTH = 16384, 2048
-PEERS = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+HEAD_DIMS = (64, 128, 256)
+LENGTHS = {"all": (512, 1024, 2048, 4096, 8192, 16384), "fast": (1024, 4096, 16384)}
+GROUPED = [(128, 32, 8), (128, 64, 8)]  # D, Hq, Hkv
+GROUPED_SIZES = [(4, 4096), (1, 16384)]  # B, S
+PEERS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION}
 TARGETS = {"fa2": (1.0, 0.9)}  # geometric mean and minimum that docs/performance.md promises
-
-
-def captured(work):
-    """A graph of one call, after warming up on a side stream.  work() must not synchronise."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            result = work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = work()
-    return graph, result
+LONG = 4096
+BELOW = {"cudnn": 1.0, "proto": 0.98}  # points under these are listed
+STEADY_S, SETTLE_S, MEASURE_S = 16384, 0.3, 0.6
 
 
 class Point:
-    def __init__(self, D, S, causal):
-        self.D, self.S, self.causal = D, S, causal
-        self.B, self.H = TOKENS // S, WIDTH // D
-        make = lambda: torch.randn(self.B, S, self.H, D, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
-        self.q, self.k, self.v = make(), make(), make()
-        self.kept = []
-        self.flops = 4 * self.B * self.H * S * S * D * (0.5 if causal else 1)
+    def __init__(self, D, B, S, Hq, Hkv, causal):
+        self.D, self.B, self.S, self.Hq, self.Hkv, self.causal = D, B, S, Hq, Hkv, causal
+        self.flops = 4 * B * Hq * S * S * D * (0.5 if causal else 1)
+        heads = "" if Hq == Hkv else f" {Hq}/{Hkv}"
+        self.name = f"D {D} S {S} {'causal' if causal else 'full'}{heads}"
 
-    @property
-    def name(self):
-        return f"D {self.D} S {self.S} {'causal' if self.causal else 'full'}"
+    def fill(self):
+        """Draws the inputs; made late and dropped with `self.kept` so that one point lies in memory at a time."""
+        make = lambda h: torch.randn(self.B, self.S, h, self.D, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+        self.q, self.k, self.v = make(self.Hq), make(self.Hkv), make(self.Hkv)
+        self.kept = []  # what graphs use after the call that captured them
+
+    def outputs(self):
+        o = torch.empty(self.B, self.S, self.Hq, self.D, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+        return o, torch.empty(self.B, self.Hq, self.S, device="cuda", dtype=torch.float32)
 
     def ours(self, program):
-        o = torch.empty(self.B, self.S, self.H, self.D, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
-        lse = torch.empty(self.B, self.H, self.S, device="cuda", dtype=torch.float32)
-        program(self.q, self.k, self.v, o=o, lse=lse)
-        self.kept.append((program, lse))  # the graph uses them after this call
-        return captured(lambda: program(self.q, self.k, self.v, o=o, lse=lse)[0])
+        o, lse = self.outputs()
+        space = workspace(program, self.q, self.k, self.v)
+        self.kept.append((program, lse, space))
+        return captured(lambda: program(self.q, self.k, self.v, o=o, lse=lse, **space)[0])
 
     def peer(self, backend):
         def work():
             with sdpa_kernel(backend):
-                return F.scaled_dot_product_attention(self.q, self.k, self.v, is_causal=self.causal)
+                return F.scaled_dot_product_attention(self.q, self.k, self.v, is_causal=self.causal, enable_gqa=self.Hq != self.Hkv)
 
         return captured(work)
 
+    def prototype(self, prototypes, name):
+        o, lse = self.outputs()
+        launch = prototypes.bind(name, self.D, self.causal, self.S, *(t.transpose(1, 2) for t in (self.q, self.k, self.v, o)), lse)
+        self.kept.append((launch, lse))
 
-def contenders(point, programs):
-    """name -> (graph, output); a peer that cannot run the point is left out, with the reason."""
-    made, missing = {name: point.ours(p) for name, p in programs.items()}, {}
-    for name, backend in PEERS.items():
-        try:
-            made[name] = point.peer(backend)
-        except RuntimeError as e:
-            missing[name] = str(e).splitlines()[0]
-    for graph, _ in made.values():
+        def work():
+            launch()
+            return o
+
+        return captured(work)
+
+    def row(self):
+        return {key: getattr(self, key) for key in ("name", "D", "B", "S", "Hq", "Hkv", "causal", "flops")}
+
+
+def grid(which):
+    points = [Point(D, TOKENS // S, S, WIDTH // D, WIDTH // D, c) for D in HEAD_DIMS for S in LENGTHS[which] for c in (False, True)]
+    if which == "all":
+        points += [Point(D, B, S, Hq, Hkv, c) for D, Hq, Hkv in GROUPED for B, S in GROUPED_SIZES for c in (False, True)]
+    return points
+
+
+def contenders(point, programs, peers, prototypes):
+    """name -> graph, with outputs that agree; and name -> why it is left out."""
+    makers = {name: lambda p=p: point.ours(p) for name, p in programs.items()}
+    makers |= {name: lambda name=name: point.peer(PEERS[name]) for name in peers}
+    if prototypes:
+        makers |= {name: lambda name=name: point.prototype(prototypes, name) for name in configurations(point.D, point.causal, point.S)}
+    made, missing = {}, {}
+    for name, make in makers.items():
+        with warnings.catch_warnings(record=True) as said:  # a backend that refuses says why in warnings
+            warnings.simplefilter("always")
+            try:
+                made[name] = make()
+            except RuntimeError as e:
+                if name == "attngen":
+                    raise
+                missing[name] = "; ".join([str(e).splitlines()[0], *(str(w.message).splitlines()[0] for w in said)])
+    for graph, out in made.values():
+        out.fill_(float("nan"))
         graph.replay()
     torch.cuda.synchronize()
-    outputs = {name: out.float() for name, (_, out) in made.items()}
-    first = next(iter(outputs.values()))
-    for name, out in outputs.items():
-        error = ((out - first).norm() / first.norm()).item()
-        if not error < 1e-2:
-            raise SystemExit(f"{point.name}: {name} differs from {next(iter(outputs))} by {error:.3g} of the norm")
-    return made, missing
+    check_same(point.name, {name: out for name, (_, out) in made.items()})
+    return {name: graph for name, (graph, _) in made.items()}, missing
 
 
-def measure(made, rounds, flush):
-    """Milliseconds of each contender, per round."""
-    times = {name: [] for name in made}
-    names = list(made)
-    for n in range(rounds + 5):  # the first five warm the clocks up
-        random.shuffle(names)
-        for name in names:
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            flush.fill_(n)
-            begin.record()
-            made[name][0].replay()
-            end.record()
-            if n >= 5:
-                times[name].append((begin, end))
-        torch.cuda.synchronize()
-    return {name: [b.elapsed_time(e) for b, e in pairs] for name, pairs in times.items()}
-
-
-def schedules(text):
-    """d128=FILE,... -> {128: FILE}"""
-    found = {}
-    for item in filter(None, text.split(",")):
-        key, _, path = item.partition("=")
-        if not key.startswith("d") or not key[1:].isdigit() or not pathlib.Path(path).is_file():
-            raise SystemExit(f"--schedule takes dN=FILE, comma-separated, not `{item}`")
-        found[int(key[1:])] = str(pathlib.Path(path).resolve())
+def steady(graphs):
+    """Milliseconds of each contender in the two orders."""
+    names = list(graphs)
+    found = {name: [] for name in names}
+    for order in (names, names[::-1]):
+        for name in order:
+            found[name].append(back_to_back(graphs[name], SETTLE_S, MEASURE_S))
     return found
 
 
-def geomean(x):
-    return math.exp(sum(map(math.log, x)) / len(x))
+# ---- what is asked for
 
 
-def report_ratios(rows):
-    """{peer: {geomean, min}} of the shipped schedules; whether every target is met."""
-    summary, met = {}, True
-    for peer in PEERS:
-        ratios = [r["ms"][peer] / r["ms"]["attngen"] for r in rows if peer in r["ms"]]
-        if not ratios:
-            continue
-        summary[peer] = {"geomean": geomean(ratios), "min": min(ratios), "points": len(ratios)}
-        line = f"attngen / {peer}: geometric mean {summary[peer]['geomean']:.3f}, minimum {summary[peer]['min']:.3f}, {len(ratios)} points"
-        if peer in TARGETS:
-            ok = summary[peer]["geomean"] >= TARGETS[peer][0] and summary[peer]["min"] >= TARGETS[peer][1]
-            met = met and ok
-            line += f" (target {TARGETS[peer][0]} and {TARGETS[peer][1]}: {'met' if ok else 'MISSED'})"
-        print(line)
-    return summary, met
+def schedules(texts):
+    """d128=FILE,... -> {128: {stem: FILE}}"""
+    found = {}
+    for item in (x for text in texts for x in text.split(",") if x):
+        key, _, path = item.partition("=")
+        if not key.startswith("d") or not key[1:].isdigit() or not pathlib.Path(path).is_file():
+            raise SystemExit(f"--schedule takes dN=FILE, comma-separated, not `{item}`")
+        path = pathlib.Path(path).resolve()
+        own = found.setdefault(int(key[1:]), {})
+        if path.stem in own or path.stem in ("attngen", *PEERS) or path.stem.startswith("proto"):
+            raise SystemExit(f"--schedule: the name {path.stem} is taken, for head dim {key[1:]}")
+        own[path.stem] = str(path)
+    return found
 
 
-def compile_programs(ctx, D, causal, own):
-    spec = "causal" if causal else "dense"
-    programs = {"attngen": ctx.compile(spec, D=D)}
-    if D in own:
-        programs["given"] = ctx.compile(spec, schedule=own[D], D=D)
+def compile_programs(arch, points, own):
+    """(D, causal) -> {name: program}; a schedule of one's own that does not compile is left out, with the reason."""
+    wanted = [
+        ((D, causal), name, {"spec": "causal" if causal else "dense", "schedule": path, "D": D})
+        for D, causal in sorted({(p.D, p.causal) for p in points})
+        for name, path in {"attngen": None, **own.get(D, {})}.items()
+    ]
+    programs = {}
+    for (where, name, _), result in zip(wanted, compile_each(arch, [job for _, _, job in wanted])):
+        if not isinstance(result, attngen.Error):
+            programs.setdefault(where, {})[name] = result
+        elif name == "attngen":
+            raise SystemExit(f"attngen does not compile for D {where[0]}: {result}")
+        else:
+            print(f"left out: {name} for D {where[0]} {'causal' if where[1] else 'full'}: {str(result).splitlines()[0]}")
     return programs
+
+
+# ---- reports
+
+
+def prototype_ms(ms):
+    """The fastest hand-made kernel of a point, or None."""
+    return min((t for name, t in ms.items() if name.startswith("proto")), default=None)
+
+
+def ratios(rows, peer, name="attngen"):
+    """point -> time of `peer` over that of `name`, where both ran; peer `proto`: the fastest of the prototypes."""
+    found = {}
+    for row in rows:
+        theirs = prototype_ms(row["ms"]) if peer == "proto" else row["ms"].get(peer)
+        if theirs and name in row["ms"]:
+            found[row["name"]] = theirs / row["ms"][name]
+    return found
+
+
+def summed_up(what, found, target=None):
+    """Prints one line; {geomean, min, points}, and whether the target is met."""
+    result = {"geomean": geomean(found.values()), "min": min(found.values()), "points": len(found)}
+    line = f"{what}: geometric mean {result['geomean']:.3f}, minimum {result['min']:.3f}, {len(found)} points"
+    met = target is None or (result["geomean"] >= target[0] and result["min"] >= target[1])
+    print(line if target is None else f"{line} (target {target[0]} and {target[1]}: {'met' if met else 'MISSED'})")
+    return result, met
+
+
+def report(rows, peers, own):
+    """Everything that is said under the table; ({what: figures}, whether every target is met)."""
+    summary, all_met = {}, True
+    for peer in (*peers, "proto"):
+        for what, some in ((f"attngen / {peer}", rows), (f"attngen / {peer}, S >= {LONG}", [r for r in rows if r["S"] >= LONG])):
+            found = ratios(some, peer)
+            if found:
+                summary[what], met = summed_up(what, found, TARGETS.get(peer) if some is rows else None)
+                all_met = all_met and met
+    for D, name in ((D, name) for D, files in own.items() for name in files):
+        for peer in ("attngen", "cudnn"):
+            found = ratios([r for r in rows if r["D"] == D], peer, name)
+            if found:
+                what = f"D {D} {name} / {peer}"
+                summary[what], _ = summed_up(what, found)
+    for peer, least in BELOW.items():
+        under = {name: x for name, x in ratios(rows, peer).items() if x < least}
+        if ratios(rows, peer):
+            print(f"below {least} of {peer}: " + (", ".join(f"{name} {x:.3f}" for name, x in under.items()) or "none"))
+    return summary, all_met
+
+
+def line(row, steady_ms):
+    """The line of a point; in steady state the TFLOP/s of both orders stand behind each ratio."""
+    tflops = lambda ms: row["flops"] / ms / 1e9
+    both = lambda name: "" if steady_ms is None else " ({:.0f} {:.0f})".format(*map(tflops, steady_ms[name]))
+    cells = [f"{tflops(row['ms']['attngen']):6.1f}{both('attngen')}"]
+    cells += [f"{name} {ms / row['ms']['attngen']:.3f}{both(name)}" for name, ms in row["ms"].items() if name != "attngen"]
+    return f"{row['name']:27} " + "  ".join(cells)
+
+
+def measure(point, graphs, args):
+    """(samples of each contender, their ms)"""
+    if args.steady:
+        samples = steady(graphs)
+        return samples, {name: statistics.mean(t) for name, t in samples.items()}
+    samples = race(graphs, args.rounds)
+    return samples, medians(samples)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--schedule", default="", metavar="dN=FILE,...", help="schedule files to time beside the shipped ones")
+    parser.add_argument("--points", choices=list(LENGTHS), default="all", help="fast: S 1024, 4096, 16384 and no grouped heads")
+    parser.add_argument("--schedule", action="append", default=[], metavar="dN=FILE,...", help="schedule files to time beside attngen's choice")
+    parser.add_argument("--prototypes", metavar="DIR", help="folder of launch.py, whose kernels are to be timed too")
+    parser.add_argument("--peers", default=",".join(PEERS), help="which of PyTorch's backends, comma-separated")
+    parser.add_argument("--steady", action="store_true", help=f"only S {STEADY_S}, back to back, instead of the shuffled race")
     parser.add_argument("--arch", help="target of attngen's kernels, by default that of the GPU")
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--only", default="", help="only points with this text in `D 128 S 4096 causal`")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--only", default="", help="only points with this text in `D 128 S 4096 causal 32/8`")
     parser.add_argument("--json", help="write everything that was measured to this file")
-    args = parser.parse_args()
-    own, ctx = schedules(args.schedule), attngen.Context(arch=args.arch)
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    machine = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "arch": ctx.arch}
-    print(", ".join(f"{k} {v}" for k, v in machine.items()))
-    print(f"{'point':24} " + " ".join(f"{n:>9}" for n in ("attngen", "given", *PEERS)) + "   TFLOP/s   " + " ".join(f"/{p:<6}" for p in PEERS))
-    rows = []
-    for D in (64, 128, 256):
-        for S in (1024, 4096, 16384):
-            for causal in (False, True):
-                point = Point(D, S, causal)
-                if args.only not in point.name:
-                    continue
-                made, missing = contenders(point, compile_programs(ctx, D, causal, own))
-                samples = measure(made, args.rounds, flush)
-                ms = {name: statistics.median(t) for name, t in samples.items()}
-                rows.append(
-                    {
-                        "D": D,
-                        "S": S,
-                        "causal": causal,
-                        "B": point.B,
-                        "H": point.H,
-                        "ms": ms,
-                        "missing": missing,
-                        "samples": samples,
-                        "flops": point.flops,
-                    }
-                )
-                cells = " ".join(f"{ms[n]:9.4f}" if n in ms else f"{'-':>9}" for n in ("attngen", "given", *PEERS))
-                ratios = " ".join(f"{ms[p] / ms['attngen']:7.3f}" if p in ms else f"{'-':>7}" for p in PEERS)
-                print(f"{point.name:24} {cells} ms {point.flops / ms['attngen'] / 1e9:7.1f}   {ratios}", flush=True)
-                del made, point
-    if not rows:
+    args, start = parser.parse_args(), time.monotonic()
+    own, peers = schedules(args.schedule), [p for p in args.peers.split(",") if p]
+    if set(peers) - set(PEERS):
+        raise SystemExit(f"--peers takes {', '.join(PEERS)}, not `{args.peers}`")
+    points = [p for p in grid(args.points) if args.only in p.name and (p.S == STEADY_S or not args.steady)]
+    if not points:
         raise SystemExit("no point is left to measure")
-    summary, met = report_ratios(rows)
+    about = machine(attngen.Context(arch=args.arch))
+    print(", ".join(f"{k} {v}" for k, v in about.items()))
+    programs = compile_programs(args.arch, points, own)
+    prototypes = Prototypes(args.prototypes, {(p.D, p.causal, p.S) for p in points}) if args.prototypes else None
+    print(f"{'point':27} attngen TFLOP/s, then time over attngen's" + (" (TFLOP/s in either order)" if args.steady else ""))
+    rows, told = [], set()
+    for point in points:
+        point.fill()
+        graphs, missing = contenders(point, programs[point.D, point.causal], peers, prototypes)
+        samples, ms = measure(point, graphs, args)
+        rows.append({**point.row(), "ms": ms, "missing": missing, "samples": samples})
+        print(line(rows[-1], samples if args.steady else None), flush=True)
+        for name, why in missing.items():
+            if (name, why) not in told:
+                print(f"  without {name}: {why[:150]}")
+            told.add((name, why))
+        del graphs, point.q, point.k, point.v, point.kept
+    summary, met = report(rows, peers, own)
+    print(f"{time.monotonic() - start:.0f} s")
     if args.json:
-        everything = {"machine": machine, "points": rows, "summary": summary, "schedules": own}
-        pathlib.Path(args.json).write_text(json.dumps(everything, indent=1) + "\n")
+        everything = {"machine": about, "points": rows, "summary": summary, "schedules": own, "steady": args.steady, "rounds": args.rounds}
+        pathlib.Path(args.json).write_text(json.dumps(everything) + "\n")
     return 0 if met else 1
 
 

@@ -158,7 +158,7 @@ class Program:
     """A compiled spec, callable on CUDA tensors.  .info: what attngen_program_info tells, as attributes."""
 
     def __init__(self, ctx, handle):
-        self._ctx, self._handle, self._calls = ctx, handle, {}
+        self._ctx, self._handle, self._calls, self._spaces = ctx, handle, {}, {}
         self.info = _Info(version=1)
         _check(_lib.attngen_program_info(handle, byref(self.info)), ctx._handle)
 
@@ -191,6 +191,26 @@ class Program:
         """Checks, binds and loads for tensors of this kind without a launch: the first call may then be captured into a CUDA graph."""
         self._lookup({"q": q, "k": k, "v": v, "o": o, **({} if lse is None else {"lse": lse})}, offset, scalars)
 
+    def workspace_bytes(self, q, k, v, offset=None, **scalars):
+        """Bytes of workspace that a call with tensors of these shapes needs."""
+        return self._lookup({"q": q, "k": k, "v": v}, offset, scalars)[1]
+
+    def _space(self, size, stream, device):
+        """A workspace of at least `size` bytes, all 0 when the stream gets there.  One per stream, since each launch leaves it 0; under capture a fresh
+        one, whose memset becomes part of the graph, since the graph may be replayed on another stream."""
+        import torch
+
+        if not isinstance(stream, torch.cuda.Stream):
+            stream = torch.cuda.ExternalStream(stream, device=device)
+        key = device.index, stream.cuda_stream
+        with torch.cuda.stream(stream):  # allocated and cleared in the order of the launches
+            if torch.cuda.is_current_stream_capturing():
+                return torch.zeros(size, dtype=torch.uint8, device=device)
+            space = self._spaces.get(key)
+            if space is None or space.numel() < size:
+                space = self._spaces[key] = torch.zeros(size, dtype=torch.uint8, device=device)
+        return space
+
     def _bind(self, tensors, offset, scalars):
         """Checks and binds what does not change from call to call: the call handle, its workspace, and the arguments with null pointers."""
         import torch
@@ -215,9 +235,11 @@ class Program:
         args = array(*args)
         return handle, _lib.attngen_workspace(handle), array, args, bytes(args)
 
-    def __call__(self, q, k, v, o=None, lse=None, offset=None, stream=None, **scalars):
+    def __call__(self, q, k, v, o=None, lse=None, offset=None, stream=None, workspace=None, **scalars):
         """O [B, Hq, Sq, Dv], or (O, LSE [B, Hq, Sq] float32) if lse is True or a tensor.  offset: position of query 0 minus that of key 0,
-        by default Sk - Sq.  stream: a torch.cuda.Stream or a raw handle, by default the current one.  scalars: scale and the spec's parameters."""
+        by default Sk - Sq.  stream: a torch.cuda.Stream or a raw handle, by default the current one.  scalars: scale and the spec's parameters.
+        workspace: workspace_bytes() bytes or more, a uint8 CUDA tensor that is all 0 before its first launch; every launch leaves it 0, and no two may
+        use it at once.  By default the Program keeps one for each stream."""
         import torch
 
         if o is None:
@@ -227,17 +249,19 @@ class Program:
             lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
         if lse is not None and lse is not False:
             tensors["lse"] = lse
-        handle, workspace, array, _, template = self._lookup(tensors, offset, scalars)  # a copy of the arguments for each call: threads may share a Program
+        handle, size, array, _, template = self._lookup(tensors, offset, scalars)  # a copy of the arguments for each call: threads may share a Program
         args, at = bytearray(template), _Arg.data.offset
         for x in tensors.values():
             struct.pack_into("@P", args, at, x.data_ptr())
             at += ctypes.sizeof(_Arg)
         if stream is None:
             stream = torch.cuda.current_stream(q.device)
-        space = torch.empty(workspace, dtype=torch.uint8, device=q.device) if workspace else None
-        status = _lib.attngen_launch(
-            handle, array.from_buffer(args), array._length_, space.data_ptr() if workspace else None, workspace, getattr(stream, "cuda_stream", stream)
-        )
+        if workspace is None and size:
+            workspace = self._space(size, stream, q.device)
+        elif workspace is not None and (workspace.dtype != torch.uint8 or not workspace.is_cuda or not workspace.is_contiguous()):
+            raise ValueError(f"workspace must be a contiguous CUDA tensor of torch.uint8, not of {workspace.dtype} on {workspace.device}")
+        data, room = (None, 0) if workspace is None else (workspace.data_ptr(), workspace.numel())
+        status = _lib.attngen_launch(handle, array.from_buffer(args), array._length_, data, room, getattr(stream, "cuda_stream", stream))
         if status:
             raise Error(status, _lib.attngen_launch_errmsg().decode(errors="replace"))
         return o if "lse" not in tensors else (o, lse)
