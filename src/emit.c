@@ -144,8 +144,8 @@ static void kernel(Emit *e) {
     if (k->nrole > 1) {
         ag_emit_barriers(e);
         ag_emit_roles(e);
-    }
-    row_names(e);
+    } else
+        row_names(e);
     e->indent = 0;
     ag_emit_block(e, &k->role[0].body);
     ag_emit_line(e, "}");
@@ -190,7 +190,7 @@ static void print_leaves(Emit *e, const Buf *body) {
 
 void ag_emit(Buf *out, const Kernel *k) {
     Buf body = {0};
-    Emit e = {.k = k, .out = &body, .elem = ag_dtype_name[k->spec->dtype]};
+    Emit e = {.k = k, .out = &body, .elem = ag_dtype_name[k->spec->dtype], .lane_row = k->nrole > 1 ? "lane_row()" : "lane_row", .lane_col = k->nrole > 1 ? "lane_col()" : "lane_col"};
     e.declared = NEWN(k->arena, bool, (size_t)k->nval + 1);
     argument_struct(&e);
     kernel(&e);

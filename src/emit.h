@@ -23,6 +23,7 @@ typedef struct Emit {
     bool mma_sync;          /* leaves of mma.sync are in use */
     int wgmma_ss, wgmma_rs; /* N of the wgmma leaves in use, 0: none */
     const char *elem;       /* storage type: "bf16" or "f16" */
+    const char *lane_row, *lane_col; /* text: row and column of a fragment's first element in this lane */
 } Emit;
 
 /* How the leaves of an expression are written. */

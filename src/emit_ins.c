@@ -154,7 +154,7 @@ static void emit_any(Emit *e, const Ins *i) {
     ag_emit_line(e, "bool any%d = false;", i->e[0]);
     ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", mt);
     e->indent++;
-    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q)) ag_emit_line(e, "const int q = %s + lane_row + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]));
+    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q)) ag_emit_line(e, "const int q = %s + %s + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]), e->lane_row);
     ag_emit_shared(e, i->e[0], &n, shared, SHARE_ELEMENT);
     ag_emit_line(e, "any%d |= %s;", i->e[0], expr(e, i->e[0], &n, shared));
     e->indent--;
@@ -183,7 +183,7 @@ static void emit_mma(Emit *e, const Ins *i) {
     const Val *d = val(e, i->dst), *a = val(e, i->a), *b = val(e, i->b);
     e->mma_sync = true;
     if (a->panels) { /* one warp by itself, beside the asynchronous ones */
-        ag_emit_line(e, "mma_panels<%s, %d, %d>(%s, %s, warp_row, %s);", e->elem, a->rows, a->cols, d->name.s, ag_emit_stage(e, i->a, i->e[1]),
+        ag_emit_line(e, "mma_panels<%s, %d, %d>(%s, %s, warp_row(), %s);", e->elem, a->rows, a->cols, d->name.s, ag_emit_stage(e, i->a, i->e[1]),
                      ag_emit_stage(e, i->b, i->e[0]));
         return;
     }
@@ -208,9 +208,9 @@ static Buf captured(Emit *e, const Ins *i, const Names *n, const char **shared, 
     return b;
 }
 static void row_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
-    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q)) ag_emit_line(e, "const int q = %s + lane_row + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]));
+    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q)) ag_emit_line(e, "const int q = %s + %s + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]), e->lane_row);
     if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_K))
-        ag_emit_line(e, "const int k0 = %s + lane_col; // the lane's first key", ag_emit_text(e, i->e[2]));
+        ag_emit_line(e, "const int k0 = %s + %s; // the lane's first key", ag_emit_text(e, i->e[2]), e->lane_col);
     ag_emit_shared(e, i->e[0], n, shared, SHARE_ROW);
 }
 static void element_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
@@ -343,15 +343,15 @@ static void emit_store(Emit *e, const Ins *i) {
         ag_emit_line(e, "store_tile<%d, %d, THREADS>(%s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s, %s - %s, args.vec & %d);", v->rows,
                      t->cols, n, row, n, n, n, name(e, i->b), rows, row, 1 << i->n);
     } else
-        ag_emit_line(e, "%s<%s, %d>(%s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s, lane_row, %s - %s, args.vec & %d);",
-                     e->k->nrole > 1 ? "store_quads" : "store_c", e->elem, t->cols, n, row, n, n, n, name(e, i->a), rows, row, 1 << i->n);
+        ag_emit_line(e, "%s<%s, %d>(%s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s, %s, %s - %s, args.vec & %d);",
+                     e->k->nrole > 1 ? "store_quads" : "store_c", e->elem, t->cols, n, row, n, n, n, name(e, i->a), e->lane_row, rows, row, 1 << i->n);
 }
 
 static void emit_store_row(Emit *e, const Ins *i) {
     const char *n = e->k->tensor[i->n].name, *row = ag_emit_atom(e, i->e[0]);
     ag_emit_line(e, "if (args.%s && threadIdx.x %% 4 == 0)", n);
     ag_emit_line(e, "    UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", ag_frag_mt(e->k, val(e, i->a)));
-    ag_emit_line(e, "        const int row = %s + lane_row + mi * 16 + r * 8;", row);
+    ag_emit_line(e, "        const int row = %s + %s + mi * 16 + r * 8;", row, e->lane_row);
     ag_emit_line(e, "        if (row < %s) args.%s[%s * args.%s_b + %s * args.%s_h + row * args.%s_s] = %s[mi][r];", ag_emit_text(e, i->e[1]), n,
                  ag_emit_atom(e, i->e[2]), n, ag_emit_atom(e, i->e[3]), n, n, name(e, i->a));
     ag_emit_line(e, "    }");

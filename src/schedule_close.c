@@ -139,6 +139,7 @@ static void close_mma_sync(const Closing *c) {
     Field *f = c->s->f;
     decide(&f[F_REGS_MATH], 0, ag_field_idle(c->s, F_REGS_MATH));
     decide(&f[F_REGS_LOAD], 0, ag_field_idle(c->s, F_REGS_LOAD));
+    decide(&f[F_PERSISTENT], PERSISTENT_NONE, ag_field_idle(c->s, F_PERSISTENT));
     decide(&f[F_K_STAGES], 1, "mma_sync: small blocks, so that two fit on an SM");
     decide(&f[F_V_STAGES], 1, "mma_sync: small blocks, so that two fit on an SM");
     close_tile(c);
@@ -147,6 +148,10 @@ static void close_mma_sync(const Closing *c) {
 static void close_wgmma(const Closing *c) {
     Field *f = c->s->f;
     f[F_WARPS] = (Field){.v = 4 * value(c, F_CONSUMERS), .by = BY_RULE, .why = ag_field_idle(c->s, F_WARPS)};
+    if (c->spec->mask)
+        decide(&f[F_PERSISTENT], PERSISTENT_DYNAMIC, "the spec has a mask, so tiles differ in length");
+    else
+        decide(&f[F_PERSISTENT], PERSISTENT_STATIC, "the spec has no mask, so all tiles are equally long");
     decide(&f[F_K_STAGES], 2, "wgmma: one tile is loaded while another is read");
     decide(&f[F_V_STAGES], 2, "wgmma: one tile is loaded while another is read");
     close_registers(c);

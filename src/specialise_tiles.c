@@ -3,7 +3,7 @@
  * grid.persistent none: a block has one tile.  Otherwise there is one block per SM; its first tile is its own number, and the next one is
  *   static    `blocks` further on
  *   dynamic   what the loading thread fetches from the launch's counter, grid.fetch_ahead key tiles before the end of its own loads.  It tells the others through a
- *             slot beside the tile's Q; a number past the last tile ends the block
+ *             slot beside the tile's Q; -1 ends the block
  * Both roles count: `round` tiles so far, `base` key tiles so far.  Every tile has at least one key tile (tile_grid.c), so the rings need no exceptions.
  *
  * staging.q.stages 2 chains tiles: the scores of the next tile's first keys are issued beside the last weighted values of this one, so that normalising and storing
@@ -180,11 +180,15 @@ static void count_tile(Specialise *s, Block *to) {
     ag_spz_set(s, to, s->base, ag_spz_op(s, OP_ADD, s->base, steps_of_tile(s)));
     ag_spz_set(s, to, s->round, ag_spz_op(s, OP_ADD, s->round, ag_spz_num(s, 1)));
 }
-static Ins *while_tiles(Specialise *s, Block *to, Walk w) {
+static Block *while_tiles(Specialise *s, Block *to, Ref more) {
     Ins *i = ag_spz_put(s, to, TI_WHILE, NULL);
-    i->e[0] = ag_spz_op(s, OP_LT, w.tile, w.tiles);
-    return i;
+    i->e[0] = more;
+    return &i->body;
 }
+static Ref below_tiles(Specialise *s, Walk w, Ref tile) { return ag_spz_op(s, OP_LT, tile, w.tiles); }
+
+/* What the computing role asks: it is told -1 at the end, or knows the number of tiles. */
+static Ref is_tile(Specialise *s, Walk w, Ref tile) { return s->dynamic ? ag_spz_op(s, OP_GE, tile, ag_spz_num(s, 0)) : below_tiles(s, w, tile); }
 
 /* ---- math: outputs */
 
@@ -254,26 +258,34 @@ static bool is_for_loops(const Specialise *s, const Outline *o, int val) {
     return false;
 }
 
-/* The scalars that the outputs need beyond those, from the slots. */
-static void output_scalars(Specialise *s, Block *to, const Outline *o) {
+static bool is_for_outputs(const Specialise *s, const Outline *o, int val) {
+    for (const Ins *i = o->outputs.first; i; i = i->next)
+        if (reads(s->k, i, val)) return true;
+    return false;
+}
+
+/* The scalars that the key loops need, or those that the outputs need beyond them, with what these are computed from. */
+static Block scalars_for(Specialise *s, const Outline *o, bool loops) {
     Kernel *k = s->k;
+    Block lets = {0};
     bool *wanted = NEWN(k->arena, bool, (size_t)k->nval);
     for (const Ins *i = o->tile.last; i; i = i->prev) { /* readers stand behind */
-        if (i->op != TI_LET || is_for_loops(s, o, i->dst)) continue;
-        for (const Ins *x = o->outputs.first; x && !wanted[i->dst]; x = x->next) wanted[i->dst] = reads(k, x, i->dst);
-        for (const Ins *x = i->next; x && !wanted[i->dst]; x = x->next) wanted[i->dst] = x->op == TI_LET && wanted[x->dst] && !is_told(s, x->dst) && reads(k, x, i->dst);
+        if (i->op != TI_LET || (!loops && is_for_loops(s, o, i->dst))) continue;
+        wanted[i->dst] = loops ? is_for_loops(s, o, i->dst) : is_for_outputs(s, o, i->dst);
+        for (const Ins *x = i->next; x && !wanted[i->dst]; x = x->next)
+            wanted[i->dst] = x->op == TI_LET && wanted[x->dst] && !is_told(s, x->dst) && reads(k, x, i->dst);
     }
-    Block lets = {0};
     for (const Ins *i = o->tile.first; i; i = i->next)
         if (i->op == TI_LET && wanted[i->dst]) add(&lets, ag_ins_clone(k, i));
-    append_tile(s, to, &lets, 0);
+    return lets;
 }
 
 /* The same beside the first scores of the next tile, whose scalars take over at the end. */
 static void last_and_next(Specialise *s, Block *to, const Parts *p, const Outline *o, Ref last, Ref next) {
+    Block scalars = scalars_for(s, o, true);
     ag_spz_weighted(s, to, p, last);
     first_scores(s, to, p);
-    Rename x = copy_scalars(s, to, &o->tile, next, "next", true);
+    Rename x = copy_scalars(s, to, &scalars, next, "next", true);
     ag_spz_mma_wait(s, to, 1);
     ag_spz_release(s, to, &s->ring[1], last);
     ag_spz_append(s, to, &o->outputs, 0);
@@ -286,7 +298,10 @@ static void last_and_next(Specialise *s, Block *to, const Parts *p, const Outlin
 static void key_tiles(Specialise *s, Block *to, const Outline *o, const Parts *p) {
     if (s->overlap) ag_spz_first(s, to, p);
     ag_spz_loops(s, to, o->first, o->last);
-    if (s->chained) output_scalars(s, to, o);
+    if (s->chained) {
+        Block lets = scalars_for(s, o, false);
+        append_tile(s, to, &lets, 0);
+    }
     if (s->persistent) ag_spz_release(s, to, &s->query, s->round);
 }
 
@@ -313,6 +328,7 @@ static Ref next_tile(Specialise *s, Block *to, Walk w) {
     wait_query(s, to);
     Ref next = ag_spz_let(s, to, "next", ag_spz_num(s, 0), NULL);
     get_slot(s, to->last, s->slot);
+    s->k->val[to->last->dst].nonneg = false;
     return next;
 }
 
@@ -333,8 +349,9 @@ static void plain_end(Specialise *s, Block *to, const Outline *o, const Parts *p
 }
 
 static void walk_tiles(Specialise *s, Block *to, const Outline *o, const Parts *p) {
-    Block scalars = {0}, rest = {0};
-    for (const Ins *i = o->tile.first; i; i = i->next) add(i->op == TI_LET ? &scalars : &rest, ag_ins_clone(s->k, i));
+    Block scalars = scalars_for(s, o, true), rest = {0};
+    for (const Ins *i = o->tile.first; i; i = i->next)
+        if (i->op != TI_LET) add(&rest, ag_ins_clone(s->k, i));
     ag_spz_append(s, to, &o->once, 0);
     Walk w = begin_walk(s, to);
     wait_query(s, to);
@@ -343,10 +360,10 @@ static void walk_tiles(Specialise *s, Block *to, const Outline *o, const Parts *
         first_scores(s, to, p);
         append_tile(s, to, &scalars, w.tile);
         ag_spz_mma_wait(s, to, 0);
-        in = &while_tiles(s, to, w)->body;
+        in = while_tiles(s, to, is_tile(s, w, w.tile));
         append_tile(s, in, &rest, w.tile);
     } else {
-        in = &while_tiles(s, to, w)->body;
+        in = while_tiles(s, to, is_tile(s, w, w.tile));
         if (s->overlap) first_scores(s, in, p);
         append_tile(s, in, &o->tile, w.tile);
         if (s->overlap) ag_spz_mma_wait(s, in, 0);
@@ -354,7 +371,7 @@ static void walk_tiles(Specialise *s, Block *to, const Outline *o, const Parts *
     key_tiles(s, in, o, p);
     count_tile(s, in);
     if (!s->chained) plain_end(s, in, o, p);
-    Ref next = next_tile(s, in, w), more = ag_spz_op(s, OP_LT, next, w.tiles);
+    Ref next = next_tile(s, in, w), more = is_tile(s, w, next);
     if (s->chained) chained_end(s, in, o, p, next, more);
     if (!s->chained && !s->dynamic) {
         Ins *yes = ag_spz_put(s, in, TI_IF, NULL);
@@ -415,14 +432,16 @@ static void put_slot(Specialise *s, Block *to, int slot, Ref stage, Ref x) {
     put->e[1] = x;
 }
 
-static void arrive_without_query(Specialise *s, Block *to, Ref stage) {
-    Ins *end = ag_spz_put(s, to, TI_EXPECT, "no tile comes any more");
+/* dynamic: no tile comes any more. */
+static void put_end(Specialise *s, Block *to, Ref stage) {
+    put_slot(s, to, s->slot, stage, ag_spz_num(s, -1));
+    Ins *end = ag_spz_put(s, to, TI_EXPECT, NULL);
     end->n = s->query.full;
     end->e[0] = stage;
     end->e[1] = ag_spz_num(s, 0);
 }
 
-/* Q of a tile, the round-th of the block, and with `dynamic` the tile's number.  more: is there such a tile?  0: there is. */
+/* Q of a tile, the round-th of the block, where it is, and with `dynamic` its number.  more: is there such a tile?  0: there is. */
 static void publish(Specialise *s, Block *to, Ref tile, Ref round, const Rename *x, Ref more) {
     Block *there = to;
     if (more && !s->dynamic) { /* the other role knows without being told */
@@ -431,21 +450,15 @@ static void publish(Specialise *s, Block *to, Ref tile, Ref round, const Rename 
         to = there = &yes->body;
     }
     Ref stage = room_for_query(s, to, round);
-    if (s->dynamic) put_slot(s, to, s->slot, stage, tile);
     if (more && s->dynamic) {
         Ins *yes = ag_spz_put(s, to, TI_IF, NULL), *no = ag_spz_put(s, to, TI_ELSE, NULL);
         yes->e[0] = no->e[0] = more;
         there = &yes->body;
-        arrive_without_query(s, &no->body, stage);
+        put_end(s, &no->body, stage);
     }
+    if (s->dynamic) put_slot(s, there, s->slot, stage, tile);
     for (int i = 0; i < s->nplace; i++) put_slot(s, there, s->place[i].slot, stage, ag_kval(s->k, x ? x->to[s->place[i].val] : s->place[i].val));
     load_tile(s, there, &s->query, stage, x, 0);
-}
-
-static void publish_end(Specialise *s, Block *to, Ref tile) {
-    Ref stage = room_for_query(s, to, s->round);
-    put_slot(s, to, s->slot, stage, tile);
-    arrive_without_query(s, to, stage);
 }
 
 /* The loads of one tile: with overlap K runs one key tile ahead of V, as the products do.  early: what is done fetch_ahead key tiles before the end. */
@@ -487,10 +500,10 @@ static void load_walk(Specialise *s, Block *to, const Outline *o) {
         Rename x = copy_scalars(s, to, &o->tile, w.tile, "first", false);
         publish(s, to, w.tile, s->round, &x, 0);
     }
-    Block *in = &while_tiles(s, to, w)->body;
+    Block *in = while_tiles(s, to, below_tiles(s, w, w.tile));
     for (const Ins *i = o->tile.first; i; i = i->next)
         if (i->op == TI_LET) add(in, ag_ins_clone(s->k, i))->e[0] = renamed(&(Rename){s, w.tile, NULL}, i->e[0]);
-    Ref next = ag_spz_let(s, in, "next", s->dynamic ? w.tile : ag_spz_op(s, OP_ADD, w.tile, leaf(s, OP_BLOCKS)), NULL), more = ag_spz_op(s, OP_LT, next, w.tiles);
+    Ref next = ag_spz_let(s, in, "next", s->dynamic ? w.tile : ag_spz_op(s, OP_ADD, w.tile, leaf(s, OP_BLOCKS)), NULL), more = below_tiles(s, w, next);
     if (s->dynamic) {
         int v = s->k->nodes.n[next].index;
         s->k->val[v].varies = true;
@@ -508,7 +521,7 @@ static void load_walk(Specialise *s, Block *to, const Outline *o) {
     load_loop(s, in, &early);
     count_tile(s, in);
     ag_spz_set(s, in, w.tile, next);
-    if (!s->chained && s->dynamic) publish_end(s, to, w.tile);
+    if (!s->chained && s->dynamic) put_end(s, to, room_for_query(s, to, s->round));
 }
 
 void ag_spz_load(Specialise *s, Role *load) {
