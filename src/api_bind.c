@@ -42,6 +42,21 @@ static uint32_t tensors_in_pieces(const ProgramMeta *m) {
     return bits;
 }
 
+/* The program under the shipped schedule that fits launches of so many queries best, if none was given and that is another one; else the program itself.
+ * It is a matter of speed alone: where it cannot be had, the program does. */
+static const attngen_program *refined(attngen_context *ctx, const attngen_program *p, int64_t queries, attngen_program **owned) {
+    const Compilation *c = p->lowered;
+    const char *name = c->chosen && p->image ? ag_schedule_default(c->fn.spec, c->fn.target, queries) : NULL;
+    *owned = NULL;
+    if (!name || strcmp(name, c->schedule_name) == 0) return p;
+    const DiagFile *spec = &c->diag.file[1];
+    const attngen_source text = {ag_str_copy(c->diag.arena, spec->name).s, spec->text.s, (size_t)spec->text.n};
+    attngen_source schedule;
+    if (attngen_shipped_schedule(&schedule, name) == ATTNGEN_OK && attngen_compile(ctx, owned, &text, &schedule, c->dims, c->ndims) == ATTNGEN_OK) return *owned;
+    ag_warn(ctx, "%s is not compiled under %s, which fits %lld queries best: %s runs", c->meta.spec, name, (long long)queries, c->schedule_name);
+    return p;
+}
+
 attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attngen_program *program, const attngen_shape *shape) {
     if (!ctx) return ATTNGEN_E_INVALID_ARG;
     if (!out || !program || !shape) return ag_fail(ctx, ATTNGEN_E_INVALID_ARG, "%s is NULL", !out ? "out" : !program ? "program" : "shape");
@@ -55,7 +70,10 @@ attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attn
 
     attngen_call *c = calloc(1, sizeof *c);
     if (!c) return ag_fail(ctx, ATTNGEN_E_NOMEM, "out of memory");
-    c->program = ag_program_ref(program);
+    attngen_program *owned;
+    c->program = ag_program_ref(refined(ctx, program, shape->Sq, &owned));
+    attngen_program_free(owned);
+    m = &c->program->lowered->meta;
     c->device = ctx->device;
     memcpy(c->size, size, sizeof size);
     c->workspace = (size_t)ag_formula(&m->workspace, size);

@@ -116,7 +116,7 @@ static bool is_shipped(const attngen_source *s) {
 }
 
 static attngen_source default_schedule(Diag *d, const Spec *spec, const Target *t) {
-    const char *name = ag_schedule_default(spec, t);
+    const char *name = ag_schedule_default(spec, t, -1);
     const Shipped *s = name ? find_schedule(name) : NULL;
     if (!s && name) ag_internal(d, "the default schedule `%s` is not among the shipped ones", name);
     if (!s && !name)
@@ -140,6 +140,7 @@ static void read_inputs(Compilation *c, const Request *r) {
         ag_stop_if_errors(d);
     }
     c->shipped = schedule || is_shipped(r->schedule);
+    c->chosen = schedule != NULL;
     ag_schedule_close(d, c->sched, spec, target);
     ag_stop_if_errors(d);
     c->schedule_name = ag_str_copy(d->arena, c->sched->name).s;

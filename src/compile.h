@@ -61,6 +61,7 @@ typedef struct Compilation {
     ProgramMeta meta;
     const char *schedule_name, *numerics; /* NUL-terminated */
     bool shipped;                         /* the schedule is a shipped one to the byte */
+    bool chosen;                          /* none was given: it is the one that fits */
 } Compilation;
 
 /* Everything up to the CUDA text.  NULL only if out of memory; else look at diag.status of the result.  after: stop after this pass ("lower": before the

@@ -147,6 +147,11 @@ typedef struct Schedule {
     Span arch_span;
     int head_dim_min, head_dim_max; /* applies_to.head_dim, of max(D, Dv) */
     Span head_dim_span;
+    struct {
+        unsigned dtypes;     /* bit per DType, 0: any */
+        bool masked;         /* specs with a mask only */
+        int64_t max_queries; /* launches with up to so many only, 0: any */
+    } default_for;           /* without a schedule of the user's: for what a shipped one is taken */
     int order[3]; /* grid.order, fastest first: AX_Q (written m), AX_H, AX_B */
     Span order_span;
 } Schedule;
@@ -163,8 +168,9 @@ void ag_schedule_print(
     Buf *out, const Schedule
                   *s); /* schedule_print.c: closed form: YAML that reads back, the fields with an effect, a comment per field saying who decided it */
 /* Name of the shipped schedule for this spec and target, NULL if there is none: of those whose target.arch has the target and whose
- * applies_to.head_dim has max(D, Dv), the first by name. */
-const char *ag_schedule_default(const Spec *spec, const Target *t);
+ * applies_to.head_dim has max(D, Dv) and whose default_for has the spec: the first by name; or, if `queries` (of a launch, -1: not known) is known, of those made
+ * for up to so many the one for the fewest. */
+const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries);
 
 /* ---- shipped.c: specs/, schedules/ and templates/, embedded at build time */
 typedef struct Shipped {

@@ -45,7 +45,7 @@ const char *ag_field_idle(const Schedule *s, FieldId id) {
 }
 
 #define VERSION "attngen.schedule/1"
-enum { MAX_NAME = 64, MAX_HEAD_DIM = 256, MAX_KEYS = 16, MAX_PATH = 48 };
+enum { MAX_NAME = 64, MAX_HEAD_DIM = 256, MAX_KEYS = 16, MAX_PATH = 48, MAX_QUERIES = 1 << 29 };
 
 typedef struct Reading {
     Diag *d;
@@ -102,6 +102,18 @@ static void read_head_dim(Reading *r, const Doc *x, const char *what, int *out) 
 static void read_min(Reading *r, const Doc *x) { read_head_dim(r, x, "applies_to.head_dim.min", &r->s->head_dim_min); }
 static void read_max(Reading *r, const Doc *x) { read_head_dim(r, x, "applies_to.head_dim.max", &r->s->head_dim_max); }
 
+static void read_dtypes(Reading *r, const Doc *x) {
+    static const char *const names[] = {"f16", "bf16", NULL};
+    static const DType type[] = {DT_F16, DT_BF16};
+    if (x->kind != DOC_LIST || x->n == 0) ag_error(r->d, x->span, "default_for.dtype: expected a list of dtypes, such as [bf16]");
+    for (int i = 0, v; i < (x->kind == DOC_LIST ? x->n : 0); i++)
+        if (ag_doc_enum(r->d, x->item[i], "default_for.dtype", names, &v)) r->s->default_for.dtypes |= 1u << type[v];
+}
+static void read_masked(Reading *r, const Doc *x) { ag_doc_bool(r->d, x, "default_for.masked", &r->s->default_for.masked); }
+static void read_queries(Reading *r, const Doc *x) {
+    ag_doc_int(r->d, x, "default_for.queries.max", 1, MAX_QUERIES, &r->s->default_for.max_queries);
+}
+
 static void read_order(Reading *r, const Doc *x) {
     static const char *const names[] = {"m", "h", "b", NULL};
     static const int axis[] = {AX_Q, AX_H, AX_B};
@@ -126,6 +138,9 @@ static const struct {
     {"target.arch", read_arch},
     {"applies_to.head_dim.min", read_min},
     {"applies_to.head_dim.max", read_max},
+    {"default_for.dtype", read_dtypes},
+    {"default_for.masked", read_masked},
+    {"default_for.queries.max", read_queries},
     {"grid.order", read_order},
 };
 

@@ -371,25 +371,42 @@ void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t) 
 
 /* ---- the shipped schedule for a spec */
 
-static bool matches(Diag *d, const Shipped *shipped, const Spec *spec, const Target *t) {
+/* What a choice needs to know of a shipped schedule that matches. */
+typedef struct Candidate {
+    bool matches;
+    int64_t max_queries; /* 0: any */
+} Candidate;
+
+static Candidate candidate(Diag *d, const Shipped *shipped, const Spec *spec, const Target *t) {
     uint16_t file = ag_diag_file(d, ag_str(shipped->name), (Str){shipped->text, shipped->len});
     const Schedule *s = ag_schedule_read(d, file);
-    return s && has_arch(s, t) && has_head_dim(s, spec);
+    if (!s || !has_arch(s, t) || !has_head_dim(s, spec)) return (Candidate){0};
+    bool dtype = !s->default_for.dtypes || s->default_for.dtypes >> spec->dtype & 1;
+    return (Candidate){dtype && (spec->mask || !s->default_for.masked), s->default_for.max_queries};
 }
 
 /* Reads the schedule as a compilation of its own: the caller's Diag hears nothing of it. */
-static bool applies(const Shipped *shipped, const Spec *spec, const Target *t) {
+static Candidate read_candidate(const Shipped *shipped, const Spec *spec, const Target *t) {
     Diag d = {.arena = ag_arena_new()};
-    if (!d.arena) return false;
+    Candidate c = {0};
+    if (!d.arena) return c;
     ag_arena_on_oom(d.arena, &d.jump);
-    bool yes = setjmp(d.jump) == 0 && matches(&d, shipped, spec, t);
+    if (setjmp(d.jump) == 0) c = candidate(&d, shipped, spec, t);
     ag_arena_free(d.arena);
-    return yes;
+    return c;
 }
 
-const char *ag_schedule_default(const Spec *spec, const Target *t) {
+const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries) {
     const Shipped *shipped;
-    for (size_t i = 0; (shipped = ag_shipped_schedule(i)); i++)
-        if (applies(shipped, spec, t)) return shipped->name;
-    return NULL;
+    const char *best = NULL;
+    int64_t fewest = INT64_MAX; /* of best; INT64_MAX: it is for any number */
+    for (size_t i = 0; (shipped = ag_shipped_schedule(i)); i++) {
+        Candidate c = read_candidate(shipped, spec, t);
+        if (!c.matches || (c.max_queries && (queries < 0 || queries > c.max_queries))) continue;
+        int64_t max = c.max_queries ? c.max_queries : INT64_MAX;
+        if (best && max >= fewest) continue;
+        best = shipped->name;
+        fewest = max;
+    }
+    return best;
 }

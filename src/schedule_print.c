@@ -76,6 +76,22 @@ static int open_maps(Buf *out, const char *last, const char *path, const Schedul
     return indent;
 }
 
+static void put_default_for(Buf *out, const Schedule *s) {
+    static const DType type[] = {DT_F16, DT_BF16};
+    const char *comma = "";
+    if (!s->default_for.dtypes && !s->default_for.masked && !s->default_for.max_queries) return;
+    ag_put(out, "default_for:\n");
+    if (s->default_for.dtypes) ag_put(out, "  dtype: [");
+    for (int i = 0; i < LEN(type); i++) {
+        if (!(s->default_for.dtypes >> type[i] & 1)) continue;
+        ag_put(out, "%s%s", comma, ag_dtype_name[type[i]]);
+        comma = ", ";
+    }
+    if (s->default_for.dtypes) ag_put(out, "]\n");
+    if (s->default_for.masked) ag_put(out, "  masked: true\n");
+    if (s->default_for.max_queries) ag_put(out, "  queries: {max: %lld}\n", (long long)s->default_for.max_queries);
+}
+
 void ag_schedule_print(Buf *out, const Schedule *s) {
     ag_put(out, "schema: attngen.schedule/1\n");
     if (s->name.n) ag_put(out, "name: \"%.*s\"\n", STRF(s->name));
@@ -91,6 +107,7 @@ void ag_schedule_print(Buf *out, const Schedule *s) {
         comma = ", ";
     }
     ag_put(out, "]\napplies_to:\n  head_dim: {min: %d, max: %d}\n", s->head_dim_min, s->head_dim_max);
+    put_default_for(out, s);
     const char *last = "";
     for (int i = 0; i < F_COUNT; i++) {
         const FieldInfo *info = &ag_field[i];

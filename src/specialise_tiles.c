@@ -386,6 +386,10 @@ void ag_spz_math(Specialise *s) {
     Parts p = ag_spz_take_apart(s, &o.first->body); /* the first loop's steps have the guard */
     if (s->speculate) {
         ag_spz_find_reference(s, &p);
+        if (s->ref < 0) {
+            ag_unsupported(s->k->d, s->sched->f[F_SOFTMAX].span, "numerics.softmax speculative does not know the form that this spec's softmax takes: write exact");
+            ag_stop(s->k->d);
+        }
         p = ag_spz_take_apart(s, &o.first->body);
     }
     Block body = {0};

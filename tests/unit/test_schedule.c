@@ -437,13 +437,13 @@ static void test_default_is_unique(void **state) {
                 if (!is_variant(shipped) && is_for(shipped, D, t->name)) n++, only = shipped->name;
             assert_int_equal(n, 1);
             Spec spec = {.D = D, .Dv = D / 2 + 1};
-            assert_string_equal(ag_schedule_default(&spec, t), only);
+            assert_string_equal(ag_schedule_default(&spec, t, -1), only);
             spec = (Spec){.D = D / 2 + 1, .Dv = D};
-            assert_string_equal(ag_schedule_default(&spec, t), only);
+            assert_string_equal(ag_schedule_default(&spec, t, -1), only);
         }
     }
     Spec too_wide = {.D = 257, .Dv = 64};
-    assert_null(ag_schedule_default(&too_wide, ag_target_find("sm_80")));
+    assert_null(ag_schedule_default(&too_wide, ag_target_find("sm_80"), -1));
 }
 
 /* Of mma_sync, both forms of the loop and both ways to rescale are shipped for every arch but sm_90a, which has schedules of its own. */
