@@ -1,0 +1,776 @@
+/* timeline.c: the model's walk.  All blocks that share an SM run their roles from the start, with the protocol of the IR: mbarriers with phases, groups of
+ * copies and of asynchronous mma, barriers.  Time passes when an instruction asks something of an engine (timeline_cost.c).
+ *
+ * The key range is taken as MANY tiles, all of them plain, so that the loops that are not plain have no steps; which loop is the plain one needs no
+ * search then.  After WARM steps of the first computing actor the state is taken as steady: a step is the mean of the MEAN that follow, and the one after
+ * these is shown. */
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "timeline.h"
+
+enum { MANY = 64, WARM = 12, MEAN = 12 /* a multiple of 1, 2, 3 and 4 stages */, MAX_NEST = 16, MAX_STAGES = 16, MAX_EVENTS = 1 << 17 };
+
+/* ---- state */
+
+/* Something that an engine does for an actor. */
+typedef struct Job Job;
+struct Job {
+    Job *next;
+    int event;
+    double left[ENGINE_COUNT]; /* clocks with the engine to itself */
+    double lands;              /* copies: when it is over; HUGE_VAL: still served */
+    int64_t group;
+    int bar, stage; /* copies by TMA */
+};
+typedef struct Queue {
+    Job *first, *last;
+} Queue;
+
+typedef struct Mbar {
+    int missing, phases, flying; /* flying: copies that its phase still waits for */
+    int cause;                   /* the event that completed the last phase */
+    double since;
+} Mbar;
+
+typedef struct SmBlock {
+    Mbar mbar[LEN(((Kernel *)0)->barrier)][MAX_STAGES];
+    int at_sync[LEN(((Kernel *)0)->barrier)], syncs[LEN(((Kernel *)0)->barrier)]; /* actors that wait; barriers passed */
+} SmBlock;
+
+typedef struct Frame {
+    const Ins *at, *owner;
+    int64_t i, last;
+} Frame;
+
+typedef enum Blocked { GO, ON_WORK, ON_BAR, ON_SYNC, ON_MMA, ON_COPY, DONE } Blocked;
+typedef struct Runner {
+    Frame frame[MAX_NEST];
+    int depth, step;
+    Scalar *scalar; /* per value */
+    Blocked blocked;
+    int event;            /* the wait that is open */
+    const Ins *at;        /* what is blocked */
+    int stage, parity, n; /* of the wait; n: groups, or barriers passed */
+    Queue work, mma, copy;
+    int64_t mma_closed, copy_closed;
+    int cause;    /* last event that was over in mma or copy */
+    double since; /* and when; for a role with mbarriers: when the last wait's phase was complete */
+} Runner;
+
+typedef struct Memo {
+    const Ins *ins;
+    const Role *role;
+    double clk[ENGINE_COUNT];
+} Memo;
+
+typedef struct Walk {
+    Timeline *t;
+    const Kernel *k;
+    Arena *arena;
+    jmp_buf jump;
+    Runner *run;
+    SmBlock *block;
+    Event *event;
+    int nevent, capevent;
+    Memo *memo;
+    int nmemo, capmemo;
+    int *copies; /* per value: copies so far, of block 0 */
+    double now, begun[WARM + MEAN + 2];
+    bool over;
+    Scalar *value; /* of nodes in the evaluation `stamp` */
+    int *stamped, stamp;
+} Walk;
+
+/* ---- values of scalars */
+
+static Scalar of_int(int64_t v) { return (Scalar){T_INT, {.i = v}}; }
+
+static Scalar of_size(const Walk *w, int size) {
+    const Kernel *k = w->k;
+    int64_t group = k->spec->group > 1 ? k->spec->group : 1, keys = MANY * k->sched->f[F_TILE_N].v;
+    const int64_t v[SZ_COUNT] = {
+        [SZ_B] = 1, [SZ_HQ] = group, [SZ_HKV] = 1, [SZ_SQ] = keys, [SZ_SK] = keys, [SZ_D] = k->spec->D, [SZ_DV] = k->spec->Dv};
+    return of_int(v[size]);
+}
+
+static Scalar of_leaf(const Walk *w, const Runner *r, const Node *n) {
+    switch (n->op) {
+    case OP_CONST: return n->value;
+    case OP_SIZE: return of_size(w, n->index);
+    case OP_PARAM: return w->k->spec->param[n->index].value;
+    case OP_VAL:
+        if (w->k->val[n->index].space == SPACE_SCALAR && r->scalar[n->index].type != T_NONE) return r->scalar[n->index];
+        break;
+    default: break;
+    }
+    return (Scalar){n->type, {.i = 0}}; /* the first block, or nothing known */
+}
+
+static Scalar eval(Walk *w, const Runner *r, Ref x) {
+    const Node *n = &w->k->nodes.n[x];
+    Scalar arg[3] = {{0}}, v;
+    if (w->stamped[x] == w->stamp) return w->value[x];
+    int arity = ag_op[n->op].arity;
+    for (int a = 0; a < arity; a++) arg[a] = eval(w, r, n->arg[a]);
+    if (arity > 0)
+        ag_eval(n->op, arg, &v);
+    else
+        v = of_leaf(w, r, n);
+    w->stamped[x] = w->stamp;
+    return w->value[x] = v;
+}
+static Scalar scalar(Walk *w, const Runner *r, Ref x) {
+    w->stamp++;
+    return eval(w, r, x);
+}
+static int64_t int_of(Walk *w, const Runner *r, Ref x) { return x ? scalar(w, r, x).u.i : 0; }
+static bool bool_of(Walk *w, const Runner *r, Ref x) { return scalar(w, r, x).u.b; }
+
+static bool is_val(const Kernel *k, Ref r, int val) { return r && k->nodes.n[r].op == OP_VAL && k->nodes.n[r].index == val; }
+
+/* The range of keys is MANY tiles that are all plain, whatever the kernel computes. */
+static void let(Walk *w, Runner *r, const Ins *i) {
+    const Kernel *k = w->k;
+    if (is_val(k, k->hi, i->dst) || is_val(k, k->plain_hi, i->dst))
+        r->scalar[i->dst] = of_int(MANY);
+    else if (is_val(k, k->lo, i->dst) || is_val(k, k->plain_lo, i->dst))
+        r->scalar[i->dst] = of_int(0);
+    else
+        r->scalar[i->dst] = scalar(w, r, i->e[0]);
+}
+
+/* ---- events and jobs */
+
+static noreturn void give_up(Walk *w, const char *why) {
+    w->t->trouble = why;
+    longjmp(w->jump, AG_JUMP_STOP);
+}
+
+static int event(Walk *w, int actor, const Ins *i, TrackKind track, EventKind kind) {
+    const Runner *r = &w->run[actor];
+    if (w->nevent == MAX_EVENTS) give_up(w, "the step has too many instructions");
+    PUSH(w->arena, w->event, w->nevent, w->capevent) = (Event){.ins = i,
+                                                               .actor = actor,
+                                                               .track = track,
+                                                               .kind = kind,
+                                                               .from = w->now,
+                                                               .to = kind == EVENT_POINT ? w->now : HUGE_VAL,
+                                                               .step = r->step,
+                                                               .stage = r->stage,
+                                                               .parity = r->parity,
+                                                               .cause = -1,
+                                                               .since = w->now};
+    return w->nevent - 1;
+}
+
+static const double *cost(Walk *w, int actor, const Ins *i) {
+    const Actor *a = &w->t->actor[actor];
+    for (int m = 0; m < w->nmemo; m++)
+        if (w->memo[m].ins == i && w->memo[m].role == a->role) return w->memo[m].clk;
+    Memo *m = &PUSH(w->arena, w->memo, w->nmemo, w->capmemo);
+    *m = (Memo){.ins = i, .role = a->role};
+    ag_cost(w->k, w->arena, w->t->rates, i, a->warps, a->role->warps, m->clk);
+    return m->clk;
+}
+
+static Job *enqueue(Walk *w, Queue *q, int event, const double *clk) {
+    Job *j = NEW(w->arena, Job);
+    *j = (Job){.event = event, .lands = HUGE_VAL, .bar = -1};
+    memcpy(j->left, clk, sizeof j->left);
+    *(q->last ? &q->last->next : &q->first) = j;
+    q->last = j;
+    return j;
+}
+
+static bool is_served(const Job *j) {
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        if (j->left[e] > 0) return false;
+    return true;
+}
+static Job *served_now(const Queue *q) {
+    Job *j = q->first;
+    while (j && is_served(j)) j = j->next;
+    return j;
+}
+
+/* ---- mbarriers */
+
+static void complete(Walk *w, Mbar *m, int count, int cause) {
+    if (m->missing > 0 || m->flying > 0) return;
+    m->phases++;
+    m->missing = count;
+    m->cause = cause;
+    m->since = w->now;
+}
+
+static Mbar *mbar(Walk *w, int actor, int bar, int stage) {
+    if (stage < 0 || stage >= w->k->barrier[bar].stages || stage >= MAX_STAGES) give_up(w, "an mbarrier has no such stage");
+    return &w->block[w->t->actor[actor].block].mbar[bar][stage];
+}
+
+static void arrive(Walk *w, int actor, const Ins *i, int arrivals) {
+    Mbar *m = mbar(w, actor, i->n, w->run[actor].stage);
+    int e = event(w, actor, i, TRACK_PROGRAM, EVENT_POINT);
+    m->missing -= arrivals;
+    complete(w, m, w->k->barrier[i->n].count, e);
+}
+
+/* ---- waits */
+
+/* Groups of the queue that are closed and not over; they end in order. */
+static int64_t unfinished(const Queue *q, int64_t closed) {
+    int64_t n = q->first ? closed - q->first->group + 1 : 0;
+    return n > 0 ? n : 0;
+}
+
+static bool may_go(const Walk *w, int actor) {
+    const Runner *r = &w->run[actor];
+    const SmBlock *b = &w->block[w->t->actor[actor].block];
+    switch (r->blocked) {
+    case GO: return true;
+    case ON_WORK: return !r->work.first;
+    case ON_BAR: return (b->mbar[r->at->n][r->stage].phases & 1) != r->parity;
+    case ON_SYNC: return b->syncs[r->at->n] != r->n;
+    case ON_MMA: return unfinished(&r->mma, r->mma_closed) <= r->n;
+    case ON_COPY: return unfinished(&r->copy, r->copy_closed) <= r->n;
+    case DONE: return false;
+    }
+    return false;
+}
+
+static void end_wait(Walk *w, int actor) {
+    Runner *r = &w->run[actor];
+    Event *e = &w->event[r->event];
+    const Mbar *m = r->blocked == ON_BAR ? &w->block[w->t->actor[actor].block].mbar[r->at->n][r->stage] : NULL;
+    if (r->blocked != ON_WORK && r->blocked != GO) {
+        e->to = w->now;
+        e->cause = m ? m->cause : r->blocked == ON_SYNC ? -1 : r->cause;
+        e->since = m ? m->since : r->blocked == ON_SYNC ? w->now : r->since;
+        if (m) r->since = m->since;
+    }
+    r->blocked = GO;
+}
+
+static void wait(Walk *w, int actor, const Ins *i, Blocked on, int n) {
+    Runner *r = &w->run[actor];
+    r->blocked = on;
+    r->at = i;
+    r->n = n;
+    r->event = event(w, actor, i, TRACK_PROGRAM, EVENT_WAIT);
+}
+
+static void sync(Walk *w, int actor, const Ins *i) {
+    const Actor *a = &w->t->actor[actor];
+    SmBlock *b = &w->block[a->block];
+    int all = 0;
+    if (w->k->barrier[i->n].kind != BARRIER_BLOCK) return; /* an actor is a warpgroup */
+    for (int x = 0; x < w->t->nactor; x++) all += w->t->actor[x].block == a->block;
+    wait(w, actor, i, ON_SYNC, b->syncs[i->n]);
+    if (++b->at_sync[i->n] < all) return;
+    b->at_sync[i->n] = 0;
+    b->syncs[i->n]++;
+}
+
+/* ---- instructions */
+
+static void work(Walk *w, int actor, const Ins *i) {
+    Runner *r = &w->run[actor];
+    const double *clk = cost(w, actor, i);
+    int e = event(w, actor, i, i->op == TI_MMA ? TRACK_TENSOR : TRACK_PROGRAM, EVENT_WORK);
+    Job *j = enqueue(w, &r->work, e, clk);
+    if (is_served(j)) { /* it takes no time */
+        w->event[e].kind = EVENT_POINT;
+        w->event[e].to = w->now;
+        r->work = (Queue){0};
+    } else
+        r->blocked = ON_WORK;
+}
+
+static void copy(Walk *w, int actor, const Ins *i) {
+    Runner *r = &w->run[actor];
+    int e = event(w, actor, i, TRACK_COPY, EVENT_WORK);
+    Job *j = enqueue(w, &r->copy, e, cost(w, actor, i));
+    w->event[e].since = r->since;
+    if (w->t->actor[actor].block == 0 && w->t->actor[actor].group == 0) w->copies[i->dst]++;
+    w->event[e].tile = w->copies[i->dst];
+    j->group = i->bar >= 0 ? 0 : r->copy_closed + 1;
+    j->bar = i->bar;
+    j->stage = r->stage;
+    if (i->bar >= 0 || i->async) return;
+    r->copy_closed++;
+    wait(w, actor, i, ON_COPY, 0);
+}
+
+static void expect(Walk *w, int actor, const Ins *i) {
+    Mbar *m = mbar(w, actor, i->n, w->run[actor].stage);
+    m->flying++; /* the copy that follows */
+    arrive(w, actor, i, 1);
+}
+
+static void async_mma(Walk *w, int actor, const Ins *i) {
+    Runner *r = &w->run[actor];
+    enqueue(w, &r->mma, event(w, actor, i, TRACK_TENSOR, EVENT_WORK), cost(w, actor, i))->group = r->mma_closed + 1;
+}
+
+static bool holds_key_loop(const Kernel *k, const Block *b) {
+    for (const Ins *i = b->first; i; i = i->next)
+        if ((i->op == TI_LOOP && i->dst == k->key_loop) || holds_key_loop(k, &i->body)) return true;
+    return false;
+}
+
+static void enter(Walk *w, Runner *r, const Ins *i, int64_t from, int64_t last) {
+    if (r->depth == MAX_NEST) give_up(w, "the code is nested too deeply");
+    r->frame[r->depth++] = (Frame){.at = i->body.first, .owner = i, .i = from, .last = last};
+}
+
+/* A step of the loop begins. */
+static void begin_step(Walk *w, int actor) {
+    Runner *r = &w->run[actor];
+    Frame *f = &r->frame[r->depth - 1];
+    r->scalar[f->owner->dst] = of_int(f->i);
+    if (f->owner->dst != w->k->key_loop) return;
+    r->step++;
+    if (actor != w->t->first) return;
+    w->begun[r->step] = w->now;
+    w->over = r->step == LEN(w->begun) - 1;
+}
+
+static void loop(Walk *w, int actor, const Ins *i) {
+    Runner *r = &w->run[actor];
+    int64_t a = int_of(w, r, i->e[0]), b = int_of(w, r, i->e[1]);
+    if (i->n > 0 ? a >= b : a <= b) return;
+    enter(w, r, i, i->n > 0 ? a : a - 1, i->n > 0 ? b - 1 : b);
+    begin_step(w, actor);
+}
+
+/* The end of a block: the next step of a loop, or what follows. */
+static void leave(Walk *w, int actor) {
+    Runner *r = &w->run[actor];
+    Frame *f = &r->frame[r->depth - 1];
+    if (f->owner && f->owner->op == TI_LOOP && f->i != f->last) {
+        f->i += f->owner->n;
+        f->at = f->owner->body.first;
+        begin_step(w, actor);
+    } else if (--r->depth == 0)
+        r->blocked = DONE;
+}
+
+static bool has_stage(const Ins *i) {
+    switch (i->op) {
+    case TI_COPY:
+    case TI_EXPECT:
+    case TI_WAIT_BAR:
+    case TI_ARRIVE:
+    case TI_MMA:
+    case TI_LOAD: return true;
+    default: return false;
+    }
+}
+
+static void execute(Walk *w, int actor, const Ins *i) {
+    Runner *r = &w->run[actor];
+    const Actor *a = &w->t->actor[actor];
+    r->stage = has_stage(i) ? (int)int_of(w, r, i->e[0]) : 0;
+    r->parity = i->op == TI_WAIT_BAR ? (int)int_of(w, r, i->e[1]) : 0;
+    switch (i->op) {
+    case TI_LET: let(w, r, i); break;
+    case TI_LOOP: loop(w, actor, i); break;
+    case TI_IF:
+        if (bool_of(w, r, i->e[0])) enter(w, r, i, 0, 0);
+        break;
+    case TI_COPY: copy(w, actor, i); break;
+    case TI_COMMIT: r->copy_closed++; break;
+    case TI_WAIT: wait(w, actor, i, ON_COPY, i->n); break;
+    case TI_SYNC: sync(w, actor, i); break;
+    case TI_EXPECT: expect(w, actor, i); break;
+    case TI_WAIT_BAR:
+        mbar(w, actor, i->n, r->stage);
+        wait(w, actor, i, ON_BAR, 0);
+        break;
+    case TI_ARRIVE: arrive(w, actor, i, a->role->one_thread ? 1 : a->warps); break;
+    case TI_MMA_COMMIT: r->mma_closed++; break;
+    case TI_MMA_WAIT: wait(w, actor, i, ON_MMA, i->n); break;
+    case TI_MMA:
+        if (i->async)
+            async_mma(w, actor, i);
+        else
+            work(w, actor, i);
+        break;
+    case TI_ANY: /* its condition alone */
+    case TI_LOAD:
+    case TI_MAP:
+    case TI_REDUCE:
+    case TI_TOTAL: work(w, actor, i); break;
+    default: /* costs nothing; a body is gone through once if the loop is in it */
+        if (holds_key_loop(w->k, &i->body)) enter(w, r, i, 0, 0);
+        break;
+    }
+}
+
+static void go_on(Walk *w, int actor) {
+    Runner *r = &w->run[actor];
+    end_wait(w, actor);
+    while (r->blocked == GO && !w->over) {
+        Frame *f = &r->frame[r->depth - 1];
+        const Ins *i = f->at;
+        if (i) {
+            f->at = i->next;
+            execute(w, actor, i);
+        } else
+            leave(w, actor);
+        if (r->blocked != GO && r->blocked != ON_WORK && may_go(w, actor)) end_wait(w, actor);
+    }
+}
+
+/* ---- time */
+
+static void over(Walk *w, int actor, Queue *q) {
+    Runner *r = &w->run[actor];
+    Job *j = q->first;
+    q->first = j->next;
+    if (!q->first) q->last = NULL;
+    w->event[j->event].to = w->now;
+    if (q != &r->work) {
+        r->cause = j->event;
+        r->since = w->now;
+    }
+    if (j->bar < 0) return;
+    Mbar *m = mbar(w, actor, j->bar, j->stage);
+    m->flying--;
+    complete(w, m, w->k->barrier[j->bar].count, j->event);
+}
+
+/* The jobs that engines serve: of each actor the work at hand, its first mma and its first copy. */
+static int served(const Walk *w, Job **jobs) {
+    int n = 0;
+    for (int a = 0; a < w->t->nactor; a++) {
+        const Queue *q[] = {&w->run[a].work, &w->run[a].mma, &w->run[a].copy};
+        for (int i = 0; i < LEN(q); i++)
+            if ((jobs[n] = served_now(q[i])) != NULL) n++;
+    }
+    return n;
+}
+
+static double next_landing(const Walk *w) {
+    double at = HUGE_VAL;
+    for (int a = 0; a < w->t->nactor; a++)
+        if (w->run[a].copy.first) at = fmin(at, w->run[a].copy.first->lands);
+    return at;
+}
+
+/* Lets time pass until an engine is done with something, or a copy lands. */
+static void pass_time(Walk *w, Job **jobs) {
+    static const double tiny = 1e-6;
+    int n = served(w, jobs), users[ENGINE_COUNT] = {0};
+    double dt = next_landing(w) - w->now;
+    for (int j = 0; j < n; j++)
+        for (int e = 0; e < ENGINE_COUNT; e++) users[e] += jobs[j]->left[e] > 0;
+    for (int j = 0; j < n; j++)
+        for (int e = 0; e < ENGINE_COUNT; e++)
+            if (jobs[j]->left[e] > 0) dt = fmin(dt, jobs[j]->left[e] * users[e]);
+    if (dt == HUGE_VAL) give_up(w, "the roles wait for each other");
+    w->now += dt;
+    for (int j = 0; j < n; j++) {
+        for (int e = 0; e < ENGINE_COUNT; e++) {
+            if (jobs[j]->left[e] > 0) jobs[j]->left[e] -= dt / users[e];
+            if (jobs[j]->left[e] < tiny) jobs[j]->left[e] = 0;
+        }
+        if (is_served(jobs[j])) jobs[j]->lands = w->now + (w->event[jobs[j]->event].track == TRACK_COPY ? w->t->rates->latency : 0);
+    }
+    for (int a = 0; a < w->t->nactor; a++) {
+        Queue *q[] = {&w->run[a].work, &w->run[a].mma, &w->run[a].copy};
+        for (int i = 0; i < LEN(q); i++)
+            while (q[i]->first && q[i]->first->lands <= w->now + tiny) over(w, a, q[i]);
+    }
+}
+
+static void walk(Walk *w) {
+    Job **jobs = NEWN(w->arena, Job *, (size_t)(3 * w->t->nactor) + 1);
+    for (bool moved = true; !w->over;) {
+        if (!moved) pass_time(w, jobs);
+        moved = false;
+        for (int a = 0; a < w->t->nactor && !w->over; a++)
+            if (may_go(w, a)) {
+                go_on(w, a);
+                moved = true;
+            }
+        if (w->run[w->t->first].blocked == DONE) give_up(w, "the loop over the keys has too few steps");
+    }
+}
+
+/* ---- setting up */
+
+static void make_actors(Timeline *t) {
+    const Kernel *k = t->k;
+    int cap = 0;
+    t->first = -1;
+    for (int b = 0; b < k->per_sm; b++)
+        for (int r = 0; r < k->nrole; r++) {
+            const Role *role = &k->role[r];
+            int groups = role->one_thread || role->warps % 4 ? 1 : role->warps / 4;
+            for (int g = 0; g < groups; g++) {
+                if (t->first < 0 && !role->one_thread) t->first = t->nactor;
+                PUSH(t->arena, t->actor, t->nactor, cap) = (Actor){.role = role, .block = b, .group = g, .warps = role->warps / groups, .like = -1};
+            }
+        }
+    assert(t->first >= 0);
+}
+
+static void set_up(Walk *w) {
+    const Kernel *k = w->k;
+    w->run = NEWN(w->arena, Runner, (size_t)w->t->nactor);
+    w->block = NEWN(w->arena, SmBlock, (size_t)k->per_sm);
+    w->copies = NEWN(w->arena, int, (size_t)k->nval + 1);
+    w->value = NEWN(w->arena, Scalar, (size_t)k->nodes.len + 1);
+    w->stamped = NEWN(w->arena, int, (size_t)k->nodes.len + 1);
+    for (int v = 0; v < k->nval; v++) w->copies[v] = -1;
+    for (int a = 0; a < w->t->nactor; a++) {
+        Runner *r = &w->run[a];
+        r->frame[0] = (Frame){.at = w->t->actor[a].role->body.first};
+        r->depth = 1;
+        r->step = r->cause = -1;
+        r->scalar = NEWN(w->arena, Scalar, (size_t)k->nval + 1);
+    }
+    for (int b = 0; b < k->per_sm; b++)
+        for (int i = 0; i < k->nbarrier; i++)
+            for (int s = 0; s < MAX_STAGES; s++) w->block[b].mbar[i][s] = (Mbar){.missing = k->barrier[i].count, .cause = -1};
+}
+
+/* ---- what came of it */
+
+static bool same(double a, double b) { return fabs(a - b) < 0.5; }
+
+/* Do two actors do the same at the same times in the step? */
+static bool alike(const Timeline *t, int a, int b) {
+    int i = 0, j = 0;
+    if (t->actor[a].role != t->actor[b].role) return false;
+    for (;; i++, j++) {
+        while (i < t->nevent && t->event[i].actor != a) i++;
+        while (j < t->nevent && t->event[j].actor != b) j++;
+        if (i == t->nevent || j == t->nevent) return i == t->nevent && j == t->nevent;
+        const Event *x = &t->event[i], *y = &t->event[j];
+        if (x->ins != y->ins || !same(x->from, y->from) || !same(fmin(x->to, t->to), fmin(y->to, t->to))) return false;
+    }
+}
+
+static void find_alike(Timeline *t) {
+    for (int a = 1; a < t->nactor; a++)
+        for (int b = 0; b < a && t->actor[a].like < 0; b++)
+            if (t->actor[b].like < 0 && alike(t, a, b)) t->actor[a].like = b;
+}
+
+/* Keeps the events that reach into the step; causes move along, and one that is not kept is appended for its name's sake. */
+static void keep_events(Walk *w) {
+    Timeline *t = w->t;
+    int *moved = NEWN(t->arena, int, (size_t)w->nevent + 1), cap = 0, n;
+    for (int i = 0; i < w->nevent; i++) {
+        moved[i] = -1;
+        Event *e = &w->event[i];
+        bool point = e->from == e->to, inside = point ? e->from >= t->from && e->from < t->to : e->from < t->to && e->to > t->from;
+        if (!inside) continue;
+        moved[i] = t->nevent;
+        e->exp = e->ins->op == TI_MAP && ag_has_exp(w->k, t->arena, e->ins->e[0]);
+        PUSH(t->arena, t->event, t->nevent, cap) = *e;
+    }
+    n = t->nevent;
+    for (int i = 0; i < n; i++) {
+        int c = t->event[i].cause;
+        if (c >= 0 && moved[c] < 0) { /* before the step */
+            moved[c] = t->nevent;
+            PUSH(t->arena, t->event, t->nevent, cap) = w->event[c];
+        }
+        t->event[i].cause = c < 0 ? -1 : moved[c];
+    }
+    t->nevent = n; /* those behind are there for `cause` alone */
+}
+
+/* Rows of a track: each bar goes into the first that is free. */
+static void place_rows(Timeline *t, Track *track) {
+    enum { ROWS = 8 };
+    double busy[ROWS];
+    for (int r = 0; r < ROWS; r++) busy[r] = -HUGE_VAL;
+    for (int i = 0; i < t->nevent; i++) {
+        Event *e = &t->event[i];
+        int r = 0;
+        if (e->actor != track->actor || e->track != track->kind || e->kind == EVENT_POINT) continue;
+        while (r < ROWS - 1 && busy[r] > e->from + 1e-3) r++;
+        busy[r] = e->to;
+        e->row = r;
+        if (r >= track->rows) track->rows = r + 1;
+    }
+}
+
+static void make_tracks(Timeline *t) {
+    int cap = 0;
+    for (int n = 0; n < 2 * t->nactor; n++) { /* what loads comes first */
+        int a = n % t->nactor;
+        if (t->actor[a].role->one_thread != (n < t->nactor) || t->actor[a].like >= 0) continue;
+        for (int kind = 0; kind < TRACK_KINDS; kind++) {
+            Track track = {.actor = a, .kind = (TrackKind)kind};
+            place_rows(t, &track);
+            if (track.rows > 0) PUSH(t->arena, t->track, t->ntrack, cap) = track;
+        }
+    }
+}
+
+/* ---- stages: filled by a copy, held until it is released, and read meanwhile */
+
+static void add_span(Timeline *t, int *cap, StageSpan s) {
+    s.from = fmax(s.from, t->from);
+    s.to = fmin(s.to, t->to);
+    if (s.from < s.to) PUSH(t->arena, t->span, t->nspan, *cap) = s;
+}
+
+static bool fills(const Event *e, const Event *like) {
+    return e->track == TRACK_COPY && e->actor == like->actor && e->ins->dst == like->ins->dst && e->stage == like->stage;
+}
+
+static void add_spans(Walk *w, int at, int *cap) {
+    const Event *c = &w->event[at];
+    double end = HUGE_VAL, landed = c->to;
+    for (int i = at + 1; i < w->nevent; i++)
+        if (fills(&w->event[i], c)) {
+            end = w->event[i].ins->bar >= 0 ? w->event[i].since : w->event[i].from;
+            break;
+        }
+    StageSpan s = {.val = c->ins->dst, .stage = c->stage, .tile = c->tile, .use = USE_FILL, .from = c->from, .to = landed};
+    add_span(w->t, cap, s);
+    s.use = USE_HELD, s.from = landed, s.to = end;
+    add_span(w->t, cap, s);
+    s.use = USE_READ;
+    for (int i = at + 1; i < w->nevent; i++) {
+        const Event *e = &w->event[i];
+        if (e->track != TRACK_TENSOR || e->ins->b != s.val || e->stage != s.stage || w->t->actor[e->actor].block != 0 || e->from >= end) continue;
+        s.from = fmax(e->from, landed), s.to = e->to;
+        add_span(w->t, cap, s);
+    }
+}
+
+static int span_order(const void *x, const void *y) {
+    const StageSpan *a = x, *b = y;
+    if (a->val != b->val) return a->val - b->val;
+    if (a->stage != b->stage) return a->stage - b->stage;
+    if (a->use != b->use) return (int)a->use - (int)b->use; /* what is read is drawn over what is held */
+    return (a->from > b->from) - (a->from < b->from);
+}
+
+static void make_spans(Walk *w) {
+    int cap = 0;
+    bool *in_loop = NEWN(w->arena, bool, (size_t)w->k->nval + 1); /* values that the loop fills */
+    for (int i = 0; i < w->nevent; i++)
+        if (w->event[i].track == TRACK_COPY && w->event[i].step >= 0) in_loop[w->event[i].ins->dst] = true;
+    for (int i = 0; i < w->nevent; i++) {
+        const Event *e = &w->event[i];
+        const Actor *a = &w->t->actor[e->actor];
+        if (e->track == TRACK_COPY && a->block == 0 && a->group == 0 && in_loop[e->ins->dst]) add_spans(w, i, &cap);
+    }
+    if (w->t->nspan > 0) qsort(w->t->span, (size_t)w->t->nspan, sizeof *w->t->span, span_order);
+}
+
+/* ---- what the first actor does while no actor's mma runs */
+
+static int idle_order(const void *x, const void *y) {
+    const Idle *a = x, *b = y;
+    return (a->clk < b->clk) - (a->clk > b->clk);
+}
+
+/* Clocks of [from, to) in which the tensor cores have nothing to do. */
+static double idle_within(const Timeline *t, double from, double to) {
+    double idle = 0, at = from;
+    while (at < to) {
+        double end = at, next = to; /* of what runs at `at`; the next begin */
+        for (int i = 0; i < t->nevent; i++) {
+            const Event *e = &t->event[i];
+            if (e->track != TRACK_TENSOR) continue;
+            if (e->from <= at + 1e-6 && e->to > end) end = e->to;
+            if (e->from > at && e->from < next) next = e->from;
+        }
+        if (end <= at + 1e-6) idle += next - at, end = next;
+        at = end;
+    }
+    return idle;
+}
+
+static void make_idle(Timeline *t) {
+    int cap = 0;
+    for (int i = 0; i < t->nevent; i++) {
+        const Event *e = &t->event[i];
+        if (e->actor != t->first || e->track != TRACK_PROGRAM || e->kind == EVENT_POINT) continue;
+        double clk = idle_within(t, fmax(e->from, t->from), fmin(e->to, t->to));
+        if (clk >= t->clk / 200) PUSH(t->arena, t->idle, t->nidle, cap) = (Idle){e, clk};
+    }
+    if (t->nidle > 0) qsort(t->idle, (size_t)t->nidle, sizeof *t->idle, idle_order);
+}
+
+/* ---- the whole */
+
+static void sum_work(Walk *w) {
+    Timeline *t = w->t;
+    const int from = WARM, to = WARM + MEAN;
+    for (int i = 0; i < w->nevent; i++) {
+        const Event *e = &w->event[i];
+        if (e->kind != EVENT_WORK || e->step < from || e->step >= to) continue;
+        const double *clk = cost(w, e->actor, e->ins);
+        for (int x = 0; x < ENGINE_COUNT; x++) t->work[x] += clk[x] / MEAN;
+        t->async_mma |= e->ins->op == TI_MMA && e->ins->async;
+    }
+    t->step = to;
+    t->from = w->begun[to];
+    t->to = w->begun[to + 1];
+    t->clk = (w->begun[to] - w->begun[from]) / MEAN;
+}
+
+static void model(Walk *w) {
+    make_actors(w->t);
+    set_up(w);
+    walk(w);
+    sum_work(w);
+    make_spans(w);
+    keep_events(w);
+    find_alike(w->t);
+    make_tracks(w->t);
+    make_idle(w->t);
+}
+
+/* false: memory is out. */
+static bool guarded(Walk *w) {
+    switch (setjmp(w->jump)) {
+    case 0: model(w); return true;
+    case AG_JUMP_STOP: return true;
+    default: return false;
+    }
+}
+
+Timeline *ag_timeline(const Kernel *k) {
+    Timeline *t = calloc(1, sizeof *t);
+    if (!t) return NULL;
+    *t = (Timeline){.arena = ag_arena_new(), .k = k, .rates = ag_rates(k->target)};
+    Walk *w = calloc(1, sizeof *w);
+    bool ok = w && t->arena;
+    if (ok) {
+        *w = (Walk){.t = t, .k = k, .arena = t->arena};
+        ag_arena_on_oom(t->arena, &w->jump);
+        ok = guarded(w);
+        ag_arena_on_oom(t->arena, NULL);
+    }
+    free(w);
+    if (ok) return t;
+    ag_timeline_free(t);
+    return NULL;
+}
+
+void ag_timeline_free(Timeline *t) {
+    if (!t) return;
+    ag_arena_free(t->arena);
+    free(t);
+}
+
+Engine ag_timeline_bound(const Timeline *t) {
+    Engine most = ENGINE_TENSOR;
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        if (t->work[e] > t->work[most]) most = (Engine)e;
+    return most;
+}
