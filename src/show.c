@@ -97,6 +97,7 @@ void ag_show_cause(Buf *out, const Timeline *t, const Event *e) {
     if (e->kind != EVENT_WAIT || e->to == HUGE_VAL || (e->ins->op == TI_WAIT_BAR && e->since == 0)) return;
     if (e->cause < 0) {
         if (e->ins->op == TI_SYNC) ag_put(out, "all are there");
+        if (e->ins->op == TI_TAKE_TURN && e->to > e->from) ag_put(out, "until the turn is passed on");
         return;
     }
     const Event *c = &t->event[e->cause];
@@ -111,7 +112,7 @@ void ag_show_cause(Buf *out, const Timeline *t, const Event *e) {
 
 const char *const ag_show_note[2] = {
     "A model, not a measurement: clocks follow from the instructions and nominal rates. Steps have no mask, bodies of `any` do not run,",
-    "synchronisation costs nothing, and who needs an engine at the same time shares it evenly. Warpgroups and blocks begin together."};
+    "synchronisation costs nothing, and who needs an engine at the same time shares it evenly, but for products in turns. All begin together."};
 
 void ag_show_title(Buf *out, const Kernel *k) {
     Str name = k->sched->name.n ? k->sched->name : STR("a schedule without a name");
@@ -301,6 +302,10 @@ static void put_shared(Buf *out, const Kernel *k) {
             ag_put(out, "\n");
         }
     }
+    for (int v = 0; v < k->nval; v++)
+        if (k->val[v].space == SPACE_SLOT)
+            ag_put(out, "%8d %8d  %-6d  %s: what one role tells another\n", k->val[v].offset, 4 * k->val[v].stages, k->val[v].stages,
+                   k->val[v].name.s);
     for (int i = 0; i < k->nbarrier; i++) {
         const Barrier *m = &k->barrier[i];
         if (m->kind != BARRIER_MBAR) continue;

@@ -12,6 +12,7 @@
 #include "timeline.h"
 
 enum { MANY = 64, WARM = 12, MEAN = 12 /* a multiple of 1, 2, 3 and 4 stages */, MAX_NEST = 16, MAX_STAGES = 16, MAX_EVENTS = 1 << 17 };
+static const double TINY = 1e-6; /* clocks that are none */
 
 /* ---- state */
 
@@ -24,20 +25,24 @@ struct Job {
     double lands;              /* copies: when it is over; HUGE_VAL: still served */
     int64_t group;
     int bar, stage; /* copies by TMA */
+    bool in_turn;   /* mma: issued by whom it was the turn of */
 };
 typedef struct Queue {
     Job *first, *last;
 } Queue;
 
 typedef struct Mbar {
-    int missing, phases, flying; /* flying: copies that its phase still waits for */
-    int cause;                   /* the event that completed the last phase */
+    int missing, phases;
+    double bytes; /* that its phase still waits for */
+    int cause;    /* the event that completed the last phase */
     double since;
 } Mbar;
 
 typedef struct SmBlock {
     Mbar mbar[LEN(((Kernel *)0)->barrier)][MAX_STAGES];
     int at_sync[LEN(((Kernel *)0)->barrier)], syncs[LEN(((Kernel *)0)->barrier)]; /* actors that wait; barriers passed */
+    int turn[LEN(((Kernel *)0)->barrier)];                                        /* the group whose turn it is */
+    int64_t *slot;                                                                /* [value][MAX_STAGES] */
 } SmBlock;
 
 typedef struct Frame {
@@ -45,7 +50,7 @@ typedef struct Frame {
     int64_t i, last;
 } Frame;
 
-typedef enum Blocked { GO, ON_WORK, ON_BAR, ON_SYNC, ON_MMA, ON_COPY, DONE } Blocked;
+typedef enum Blocked { GO, ON_WORK, ON_BAR, ON_SYNC, ON_TURN, ON_MMA, ON_COPY, DONE } Blocked;
 typedef struct Runner {
     Frame frame[MAX_NEST];
     int depth, step;
@@ -56,6 +61,7 @@ typedef struct Runner {
     int stage, parity, n; /* of the wait; n: groups, or barriers passed */
     Queue work, mma, copy;
     int64_t mma_closed, copy_closed;
+    bool my_turn;
     int cause;    /* last event that was over in mma or copy */
     double since; /* and when; for a role with mbarriers: when the last wait's phase was complete */
 } Runner;
@@ -100,6 +106,7 @@ static Scalar of_leaf(const Walk *w, const Runner *r, const Node *n) {
     switch (n->op) {
     case OP_CONST: return n->value;
     case OP_SIZE: return of_size(w, n->index);
+    case OP_BLOCKS: return of_int(1);
     case OP_PARAM: return w->k->spec->param[n->index].value;
     case OP_VAL:
         if (w->k->val[n->index].space == SPACE_SCALAR && r->scalar[n->index].type != T_NONE) return r->scalar[n->index];
@@ -199,7 +206,7 @@ static Job *served_now(const Queue *q) {
 /* ---- mbarriers */
 
 static void complete(Walk *w, Mbar *m, int count, int cause) {
-    if (m->missing > 0 || m->flying > 0) return;
+    if (m->missing > 0 || m->bytes > 0) return;
     m->phases++;
     m->missing = count;
     m->cause = cause;
@@ -234,6 +241,7 @@ static bool may_go(const Walk *w, int actor) {
     case ON_WORK: return !r->work.first;
     case ON_BAR: return (b->mbar[r->at->n][r->stage].phases & 1) != r->parity;
     case ON_SYNC: return b->syncs[r->at->n] != r->n;
+    case ON_TURN: return b->turn[r->at->n] == w->t->actor[actor].group;
     case ON_MMA: return unfinished(&r->mma, r->mma_closed) <= r->n;
     case ON_COPY: return unfinished(&r->copy, r->copy_closed) <= r->n;
     case DONE: return false;
@@ -247,8 +255,9 @@ static void end_wait(Walk *w, int actor) {
     const Mbar *m = r->blocked == ON_BAR ? &w->block[w->t->actor[actor].block].mbar[r->at->n][r->stage] : NULL;
     if (r->blocked != ON_WORK && r->blocked != GO) {
         e->to = w->now;
-        e->cause = m ? m->cause : r->blocked == ON_SYNC ? -1 : r->cause;
-        e->since = m ? m->since : r->blocked == ON_SYNC ? w->now : r->since;
+        bool queue = r->blocked == ON_MMA || r->blocked == ON_COPY;
+        e->cause = m ? m->cause : queue ? r->cause : -1;
+        e->since = m ? m->since : queue ? r->since : w->now;
         if (m) r->since = m->since;
     }
     r->blocked = GO;
@@ -272,6 +281,19 @@ static void sync(Walk *w, int actor, const Ins *i) {
     if (++b->at_sync[i->n] < all) return;
     b->at_sync[i->n] = 0;
     b->syncs[i->n]++;
+}
+
+static void take_turn(Walk *w, int actor, const Ins *i) {
+    w->run[actor].my_turn = true;
+    wait(w, actor, i, ON_TURN, 0);
+}
+
+static void pass_turn(Walk *w, int actor, const Ins *i) {
+    const Actor *a = &w->t->actor[actor];
+    int groups = a->role->warps / a->warps;
+    w->run[actor].my_turn = false;
+    w->block[a->block].turn[i->n] = (a->group + 1) % groups;
+    event(w, actor, i, TRACK_PROGRAM, EVENT_POINT);
 }
 
 /* ---- instructions */
@@ -306,13 +328,21 @@ static void copy(Walk *w, int actor, const Ins *i) {
 
 static void expect(Walk *w, int actor, const Ins *i) {
     Mbar *m = mbar(w, actor, i->n, w->run[actor].stage);
-    m->flying++; /* the copy that follows */
+    m->bytes += (double)int_of(w, &w->run[actor], i->e[1]);
     arrive(w, actor, i, 1);
 }
 
 static void async_mma(Walk *w, int actor, const Ins *i) {
     Runner *r = &w->run[actor];
-    enqueue(w, &r->mma, event(w, actor, i, TRACK_TENSOR, EVENT_WORK), cost(w, actor, i))->group = r->mma_closed + 1;
+    Job *j = enqueue(w, &r->mma, event(w, actor, i, TRACK_TENSOR, EVENT_WORK), cost(w, actor, i));
+    j->group = r->mma_closed + 1;
+    j->in_turn = r->my_turn;
+}
+
+static int64_t *slot(Walk *w, int actor, int val, Ref stage) {
+    int64_t s = int_of(w, &w->run[actor], stage);
+    if (s < 0 || s >= MAX_STAGES) give_up(w, "a slot has no such stage");
+    return &w->block[w->t->actor[actor].block].slot[val * MAX_STAGES + s];
 }
 
 static bool holds_key_loop(const Kernel *k, const Block *b) {
@@ -346,10 +376,25 @@ static void loop(Walk *w, int actor, const Ins *i) {
     begin_step(w, actor);
 }
 
+/* The body of an if, or of the else behind it. */
+static void branch(Walk *w, int actor, const Ins *i) {
+    Runner *r = &w->run[actor];
+    const Ins *other = i->next && i->next->op == TI_ELSE ? i->next : NULL;
+    if (other) r->frame[r->depth - 1].at = other->next;
+    if (bool_of(w, r, i->e[0]))
+        enter(w, r, i, 0, 0);
+    else if (other)
+        enter(w, r, other, 0, 0);
+}
+
 /* The end of a block: the next step of a loop, or what follows. */
 static void leave(Walk *w, int actor) {
     Runner *r = &w->run[actor];
     Frame *f = &r->frame[r->depth - 1];
+    if (f->owner && f->owner->op == TI_WHILE && bool_of(w, r, f->owner->e[0])) {
+        f->at = f->owner->body.first;
+        return;
+    }
     if (f->owner && f->owner->op == TI_LOOP && f->i != f->last) {
         f->i += f->owner->n;
         f->at = f->owner->body.first;
@@ -376,11 +421,18 @@ static void execute(Walk *w, int actor, const Ins *i) {
     r->stage = has_stage(i) ? (int)int_of(w, r, i->e[0]) : 0;
     r->parity = i->op == TI_WAIT_BAR ? (int)int_of(w, r, i->e[1]) : 0;
     switch (i->op) {
-    case TI_LET: let(w, r, i); break;
+    case TI_LET:
+    case TI_SET: let(w, r, i); break;
     case TI_LOOP: loop(w, actor, i); break;
-    case TI_IF:
+    case TI_WHILE:
         if (bool_of(w, r, i->e[0])) enter(w, r, i, 0, 0);
         break;
+    case TI_IF: branch(w, actor, i); break;
+    case TI_PUT: *slot(w, actor, i->dst, i->e[0]) = int_of(w, r, i->e[1]); break;
+    case TI_GET: r->scalar[i->dst] = of_int(*slot(w, actor, i->a, i->e[0])); break;
+    case TI_FETCH: r->scalar[i->dst] = of_int(int_of(w, r, i->e[0])); break; /* no tile is left */
+    case TI_TAKE_TURN: take_turn(w, actor, i); break;
+    case TI_PASS_TURN: pass_turn(w, actor, i); break;
     case TI_COPY: copy(w, actor, i); break;
     case TI_COMMIT: r->copy_closed++; break;
     case TI_WAIT: wait(w, actor, i, ON_COPY, i->n); break;
@@ -439,7 +491,7 @@ static void over(Walk *w, int actor, Queue *q) {
     }
     if (j->bar < 0) return;
     Mbar *m = mbar(w, actor, j->bar, j->stage);
-    m->flying--;
+    m->bytes -= ag_tile_bytes(&w->k->val[w->event[j->event].ins->dst]);
     complete(w, m, w->k->barrier[j->bar].count, j->event);
 }
 
@@ -461,36 +513,54 @@ static double next_landing(const Walk *w) {
     return at;
 }
 
-/* Lets time pass until an engine is done with something, or a copy lands. */
-static void pass_time(Walk *w, Job **jobs) {
-    static const double tiny = 1e-6;
-    int n = served(w, jobs), users[ENGINE_COUNT] = {0};
-    double dt = next_landing(w) - w->now;
-    for (int j = 0; j < n; j++)
-        for (int e = 0; e < ENGINE_COUNT; e++) users[e] += jobs[j]->left[e] > 0;
-    for (int j = 0; j < n; j++)
-        for (int e = 0; e < ENGINE_COUNT; e++)
-            if (jobs[j]->left[e] > 0) dt = fmin(dt, jobs[j]->left[e] * users[e]);
-    if (dt == HUGE_VAL) give_up(w, "the roles wait for each other");
-    w->now += dt;
+/* Does the engine serve this job now?  Who took turns in issuing mma is served in that order; everybody else at once. */
+static bool is_active(Job *const *jobs, int n, int j, Engine e) {
+    if (jobs[j]->left[e] <= 0) return false;
+    for (int o = 0; e == ENGINE_TENSOR && jobs[j]->in_turn && o < n; o++)
+        if (jobs[o]->in_turn && jobs[o]->left[e] > 0 && jobs[o]->event < jobs[j]->event) return false;
+    return true;
+}
+
+/* Each engine works for dt, in equal parts for its users. */
+static void serve(Walk *w, Job **jobs, int n, bool (*active)[ENGINE_COUNT], const int *users, double dt) {
     for (int j = 0; j < n; j++) {
         for (int e = 0; e < ENGINE_COUNT; e++) {
-            if (jobs[j]->left[e] > 0) jobs[j]->left[e] -= dt / users[e];
-            if (jobs[j]->left[e] < tiny) jobs[j]->left[e] = 0;
+            if (active[j][e]) jobs[j]->left[e] -= dt / users[e];
+            if (jobs[j]->left[e] < TINY) jobs[j]->left[e] = 0;
         }
         if (is_served(jobs[j])) jobs[j]->lands = w->now + (w->event[jobs[j]->event].track == TRACK_COPY ? w->t->rates->latency : 0);
     }
+}
+
+static void land(Walk *w) {
     for (int a = 0; a < w->t->nactor; a++) {
         Queue *q[] = {&w->run[a].work, &w->run[a].mma, &w->run[a].copy};
         for (int i = 0; i < LEN(q); i++)
-            while (q[i]->first && q[i]->first->lands <= w->now + tiny) over(w, a, q[i]);
+            while (q[i]->first && q[i]->first->lands <= w->now + TINY) over(w, a, q[i]);
     }
 }
 
+/* Lets time pass until an engine is done with something, or a copy lands. */
+static void pass_time(Walk *w, Job **jobs, bool (*active)[ENGINE_COUNT]) {
+    int n = served(w, jobs), users[ENGINE_COUNT] = {0};
+    double dt = next_landing(w) - w->now;
+    for (int j = 0; j < n; j++)
+        for (int e = 0; e < ENGINE_COUNT; e++) users[e] += active[j][e] = is_active(jobs, n, j, (Engine)e);
+    for (int j = 0; j < n; j++)
+        for (int e = 0; e < ENGINE_COUNT; e++)
+            if (active[j][e]) dt = fmin(dt, jobs[j]->left[e] * users[e]);
+    if (dt == HUGE_VAL) give_up(w, "the roles wait for each other");
+    w->now += dt;
+    serve(w, jobs, n, active, users, dt);
+    land(w);
+}
+
 static void walk(Walk *w) {
-    Job **jobs = NEWN(w->arena, Job *, (size_t)(3 * w->t->nactor) + 1);
+    size_t most = 3 * (size_t)w->t->nactor + 1;
+    Job **jobs = NEWN(w->arena, Job *, most);
+    bool(*active)[ENGINE_COUNT] = ag_alloc_n(w->arena, most, sizeof *active);
     for (bool moved = true; !w->over;) {
-        if (!moved) pass_time(w, jobs);
+        if (!moved) pass_time(w, jobs, active);
         moved = false;
         for (int a = 0; a < w->t->nactor && !w->over; a++)
             if (may_go(w, a)) {
@@ -534,6 +604,7 @@ static void set_up(Walk *w) {
         r->step = r->cause = -1;
         r->scalar = NEWN(w->arena, Scalar, (size_t)k->nval + 1);
     }
+    for (int b = 0; b < k->per_sm; b++) w->block[b].slot = NEWN(w->arena, int64_t, (size_t)(k->nval + 1) * MAX_STAGES);
     for (int b = 0; b < k->per_sm; b++)
         for (int i = 0; i < k->nbarrier; i++)
             for (int s = 0; s < MAX_STAGES; s++) w->block[b].mbar[i][s] = (Mbar){.missing = k->barrier[i].count, .cause = -1};
@@ -685,10 +756,10 @@ static double idle_within(const Timeline *t, double from, double to) {
         for (int i = 0; i < t->nevent; i++) {
             const Event *e = &t->event[i];
             if (e->track != TRACK_TENSOR) continue;
-            if (e->from <= at + 1e-6 && e->to > end) end = e->to;
+            if (e->from <= at + TINY && e->to > end) end = e->to;
             if (e->from > at && e->from < next) next = e->from;
         }
-        if (end <= at + 1e-6) idle += next - at, end = next;
+        if (end <= at + TINY) idle += next - at, end = next;
         at = end;
     }
     return idle;

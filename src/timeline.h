@@ -5,7 +5,7 @@
  *   show.c           the model, the shared-memory map and the registers as text
  *   show_svg.c       the same as a picture
  *
- * Who needs an engine at the same time shares it evenly.  Synchronisation itself costs nothing, and no more than the issue order delays an instruction.
+ * Who needs an engine at the same time shares it evenly, but for products of warpgroups that take turns: they go in that order.  Synchronisation itself costs nothing, and no more than the issue order delays an instruction.
  * All key tiles are visible as a whole, so no step needs the mask, and no body of a TI_ANY runs. */
 #ifndef AG_TIMELINE_H
 #define AG_TIMELINE_H
@@ -30,6 +30,7 @@ const Rates *ag_rates(const Target *t);
 
 /* Clocks for which instruction i, carried out by `warps` warps of a role of `role_warps`, keeps each engine busy if it has it for itself. */
 void ag_cost(const Kernel *k, Arena *a, const Rates *r, const Ins *i, int warps, int role_warps, double clk[ENGINE_COUNT]);
+double ag_tile_bytes(const Val *v);                /* that a copy of the whole tile moves */
 bool ag_has_exp(const Kernel *k, Arena *a, Ref r); /* does the exp unit work for each element of r? */
 
 /* ---- timeline.c */

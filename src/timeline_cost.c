@@ -100,13 +100,13 @@ static void cost_expr(Cost *c, const Count *n, double rows, double cols) {
     c->use[ENGINE_EXP] += n->exp[VARY_ELEMENT] * rows * cols + n->exp[VARY_ROW] * rows * LANES;
 }
 
-static double shared_bytes(const Val *v) { return (double)v->rows * (v->panels ? ag_panel_cols(v->cols) : v->cols) * ag_dtype_bytes(v->type); }
+double ag_tile_bytes(const Val *v) { return (double)v->rows * (v->panels ? ag_panel_cols(v->cols) : v->cols) * ag_dtype_bytes(v->type); }
 
 /* The b operand is read once by a warpgroup, or by each warp if mma is synchronous. */
 static void cost_mma(Cost *c, const Kernel *k, const Ins *i, double share, int warps) {
     const Val *d = &k->val[i->dst], *a = &k->val[i->a], *b = &k->val[i->b];
     c->use[ENGINE_TENSOR] = 2.0 * d->rows * d->cols * a->cols * share;
-    c->use[ENGINE_SHARED] = shared_bytes(b) * (i->async ? 1 : warps) + (a->space == SPACE_SHARED ? shared_bytes(a) * share : 0);
+    c->use[ENGINE_SHARED] = ag_tile_bytes(b) * (i->async ? 1 : warps) + (a->space == SPACE_SHARED ? ag_tile_bytes(a) * share : 0);
 }
 
 static void cost_map(Cost *c, const Kernel *k, const Ins *i, const Count *n, double share) {
@@ -127,8 +127,8 @@ void ag_cost(const Kernel *k, Arena *arena, const Rates *r, const Ins *i, int wa
     double share = (double)warps / role_warps;
     Count n = i->op == TI_MAP || i->op == TI_ANY ? count(k, arena, i->e[0]) : (Count){{0}, {0}};
     switch (i->op) {
-    case TI_COPY: c.use[ENGINE_COPY] = shared_bytes(&k->val[i->dst]) * share; break;
-    case TI_LOAD: c.use[ENGINE_SHARED] = shared_bytes(&k->val[i->a]) * share; break;
+    case TI_COPY: c.use[ENGINE_COPY] = ag_tile_bytes(&k->val[i->dst]) * share; break;
+    case TI_LOAD: c.use[ENGINE_SHARED] = ag_tile_bytes(&k->val[i->a]) * share; break;
     case TI_MMA: cost_mma(&c, k, i, share, warps); break;
     case TI_MAP: cost_map(&c, k, i, &n, share); break;
     case TI_REDUCE: cost_reduce(&c, k, i, share); break;
