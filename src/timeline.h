@@ -2,6 +2,7 @@
  *
  *   timeline.c       walks the roles of all blocks of one SM through the loop, with the protocol of barriers and groups that the IR has
  *   timeline_cost.c  what an instruction asks of the engines of an SM, and what these give in a clock
+ *   timeline_view.c  the step that is shown, from all events of the walk
  *   show.c           the model, the shared-memory map and the registers as text
  *   show_svg.c       the same as a picture
  *
@@ -110,6 +111,9 @@ typedef struct Timeline {
 Timeline *ag_timeline(const Kernel *k); /* NULL: out of memory */
 void ag_timeline_free(Timeline *t);
 Engine ag_timeline_bound(const Timeline *t); /* the engine with the most work */
+
+/* ---- timeline_view.c: fills in what is shown of all events; from and to of the step are set */
+void ag_timeline_view(Timeline *t, Event *all, int nall);
 
 /* ---- show.c, show_svg.c */
 bool ag_show(Buf *out, const Kernel *k, bool svg); /* false: out of memory */
