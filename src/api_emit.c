@@ -1,5 +1,6 @@
 /* api_emit.c: the artefacts of a program as text or bytes, and the report on the machine. */
 #include "api.h"
+#include "timeline.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,6 +59,10 @@ static attngen_status put_image(attngen_context *ctx, const attngen_program *p, 
     return s;
 }
 
+static attngen_status put_timeline(attngen_context *ctx, const Kernel *k, bool svg, Buf *out) {
+    return ag_show(out, k, svg) ? ATTNGEN_OK : ag_fail(ctx, ATTNGEN_E_NOMEM, "out of memory");
+}
+
 static attngen_status put_artefact(attngen_context *ctx, const attngen_program *p, attngen_artefact what, const char *after, Buf *out) {
     const Compilation *c = p->lowered;
     switch (what) {
@@ -68,6 +73,8 @@ static attngen_status put_artefact(attngen_context *ctx, const attngen_program *
     case ATTNGEN_EMIT_CU: ag_putn(out, c->cu.s, c->cu.n); return ATTNGEN_OK;
     case ATTNGEN_EMIT_PTX: return put_image(ctx, p, true, out);
     case ATTNGEN_EMIT_CUBIN: return put_image(ctx, p, false, out);
+    case ATTNGEN_EMIT_TIMELINE: return put_timeline(ctx, c->fn.kernel, false, out);
+    case ATTNGEN_EMIT_TIMELINE_SVG: return put_timeline(ctx, c->fn.kernel, true, out);
     }
     return ag_fail(ctx, ATTNGEN_E_INVALID_ARG, "there is no artefact %d", (int)what);
 }

@@ -120,7 +120,9 @@ typedef enum attngen_artefact {
     ATTNGEN_EMIT_SCHEDULE, /* the closed schedule: every field, and who decided it */
     ATTNGEN_EMIT_CU,       /* the CUDA file */
     ATTNGEN_EMIT_PTX,      /* needs NVRTC */
-    ATTNGEN_EMIT_CUBIN     /* needs NVRTC */
+    ATTNGEN_EMIT_CUBIN,    /* needs NVRTC */
+    ATTNGEN_EMIT_TIMELINE, /* a model of one step of the key loop, the shared-memory map and the registers, as text */
+    ATTNGEN_EMIT_TIMELINE_SVG
 } attngen_artefact;
 /* Called with consecutive pieces; returns 0 to go on, anything else stops with ATTNGEN_E_IO. */
 typedef int (*attngen_sink)(void *payload, const void *data, size_t len);

@@ -22,7 +22,7 @@ typedef struct Cli {
     const char *pos[2]; /* positional arguments */
     const char *schedule, *arch, *as, *after, *out, *dtype, *out_dtype, *only, *completion;
     List dims, ins, outs, set;
-    bool help, man, full, gpu, no_gpu, cpu, reference, json;
+    bool help, man, full, gpu, no_gpu, cpu, reference, json, timeline, svg;
     int64_t seed, device, B, heads, kv_heads, sq, sk, offset, runs;
 } Cli;
 
@@ -110,6 +110,7 @@ float cli_gpu_elapsed_ms(Gpu *g);                                    /* between 
 
 /* ---- the verbs */
 int cli_emit(Cli *cli);
+int cli_show(Cli *cli);
 int cli_check(Cli *cli);
 int cli_run(Cli *cli);
 int cli_bench(Cli *cli);

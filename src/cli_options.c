@@ -278,8 +278,7 @@ void cli_completion_bash(FILE *out) {
         fprintf(out, "        *:%s) words=\"", v->name);
         for (const Option *o = v->option; o->name; o++) fprintf(out, "--%s ", o->name);
         char *names = v->pos_values ? all_names(v->pos_values) : NULL;
-        fprintf(out, "%s\"%s;;\n", names ? names : "",
-                v->run == cli_emit || v->run == cli_check || v->run == cli_run || v->run == cli_bench ? " files=1" : "");
+        fprintf(out, "%s\"%s;;\n", names ? names : "", v->pos_values && strcmp(v->pos_values, "specs") == 0 ? " files=1" : "");
         free(names);
     }
     fputs("        esac;;\n    esac\n    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"

@@ -26,6 +26,13 @@ static const Option emit_options[] = {
     {'o', "output", "FILE", OPT_TEXT, AT(out), "FILES", "write to FILE, which appears whole or not at all (default: stdout)"},
     END};
 
+static const Option show_options[] = {
+    SHARED_COMPILE,
+    {0, "timeline", NULL, OPT_FLAG, AT(timeline), NULL, "one step of the key loop by a cost model, the shared-memory map, the registers"},
+    {0, "svg", NULL, OPT_FLAG, AT(svg), NULL, "a picture instead of text"},
+    {'o', "output", "FILE", OPT_TEXT, AT(out), "FILES", "write to FILE, which appears whole or not at all (default: stdout)"},
+    END};
+
 static const Option check_options[] = {SHARED_COMPILE,
                                        {0, "seed", "N", OPT_INT, AT(seed), NULL, "seed of the random tensors (default: 0)"},
                                        {0, "full", NULL, OPT_FLAG, AT(full), NULL, "the whole grid of shapes instead of the quick one"},
@@ -72,6 +79,7 @@ static const Option device_options[] = {SHARED_DEVICE, END};
 
 const Verb cli_verb[] = {
     {"emit", "SPEC", "print what a spec compiles to", 1, 1, "specs", emit_options, cli_emit},
+    {"show", "SPEC", "show how a schedule uses the machine, by a model", 1, 1, "specs", show_options, cli_show},
     {"check", "SPEC", "compare the kernel, simulated and on the GPU, with the reference", 1, 1, "specs", check_options, cli_check},
     {"run", "SPEC", "run a kernel on tensors from .npy files", 1, 1, "specs", run_options, cli_run},
     {"bench", "SPEC", "time a kernel on the GPU", 1, 1, "specs", bench_options, cli_bench},

@@ -117,11 +117,6 @@ static int shared_limit(const Kernel *k, const Fields *f) {
     return share < k->target->shared_max ? share : k->target->shared_max;
 }
 
-/* What must be held at once, in 32-bit registers per thread: accumulators; operands that stay in registers (Q, or the weights beside the next scores). */
-typedef struct Held {
-    int scores, output, operand;
-} Held;
-
 static Held held(const Kernel *k, const Fields *f) {
     int m = f->v[F_TILE_M], t = 32 * f->v[F_WARPS], d = round_up(k->spec->D, 16), dv = round_up(k->spec->Dv, 16);
     if (is_wgmma(f)) return (Held){m * f->v[F_TILE_N] / t, m * dv / t, f->v[F_OVERLAP] ? m * f->v[F_TILE_N] / 2 / t : 0};
@@ -140,6 +135,11 @@ static int register_limit(const Kernel *k, const Fields *f) {
 static bool fits(const Kernel *k, const Fields *f) {
     bool rows = f->v[F_TILE_M] % (16 * f->v[F_WARPS]) == 0, threads = 32 * f->v[F_WARPS] * f->v[F_PER_SM] <= k->target->threads_sm;
     return rows && threads && shared_need(k, f) <= shared_limit(k, f) && register_need(k, f) <= register_limit(k, f);
+}
+
+Budget ag_place_budget(const Kernel *k) {
+    Fields f = fields_of(k);
+    return (Budget){held(k, &f), register_limit(k, &f), shared_limit(k, &f)};
 }
 
 /* ---- refusals */

@@ -143,6 +143,12 @@ static void put_operands(Dump *d, const Ins *i) {
     }
 }
 
+void ag_tile_dump_ins(Buf *out, const Kernel *k, const Ins *i) {
+    Dump d = {.k = k, .out = out};
+    ag_put(out, "%s", ag_tile_op_name[i->op]);
+    put_operands(&d, i);
+}
+
 static void dump_block(Dump *d, const Block *b) {
     d->indent++;
     for (const Ins *i = b->first; i; i = i->next) {

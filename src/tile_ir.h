@@ -176,8 +176,19 @@ bool ag_nonneg(const Kernel *k, Ref r);                      /* int node that is
 
 /* ---- tile_dump.c, tile_check.c */
 void ag_tile_dump(Buf *out, const Kernel *k);
+void ag_tile_dump_ins(Buf *out, const Kernel *k, const Ins *i); /* one instruction, without its body and note */
 /* Verifies spaces, shapes, layouts, operand order, uniformity of conditions, partial rows not read as totals; reports with ag_internal. */
 void ag_tile_check(const Kernel *k, unsigned facts);
+/* ---- pass_place.c: what the pass counts */
+/* What must be held at once, in 32-bit registers per thread: accumulators; operands that stay in registers (Q, or the weights beside the next scores). */
+typedef struct Held {
+    int scores, output, operand;
+} Held;
+typedef struct Budget {
+    Held held;
+    int registers, shared; /* at most: per thread that computes; bytes per block */
+} Budget;
+Budget ag_place_budget(const Kernel *k);
 /* ---- emit.c */
 void ag_emit(Buf *out, const Kernel *k);
 /* ---- kernel_meta.c: what the runtime needs */

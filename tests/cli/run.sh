@@ -76,6 +76,21 @@ t "a head dim too large" 4 "" emit causal -a sm_90 -D D=256 -s mma_d64
 [ -w /dev/full ] && t "a full disk" 6 "" emit causal -a sm_90 -o /dev/full
 is "read-only pipe end" "$("$bin" emit causal -a sm_90 2>/dev/null | head -c 2)" "//"
 
+# ---- show
+t "show nothing" 2 "attngen: show needs --timeline, which is all that it shows in this version" show causal -a sm_90
+t "show nothing as a picture" 2 "attngen: show needs --timeline, which is all that it shows in this version" show causal -a sm_90 --svg
+t "show no spec" 2 "attngen: usage: attngen show SPEC [OPTION]...; see \`attngen help show\`" show --timeline
+t "show an unknown option" 2 "attngen: show has no option \`--timelin\` (did you mean \`--timeline\`?); see \`attngen help show\`" show causal --timelin
+t "timeline with a value" 2 "attngen: --timeline takes no value" show causal --timeline=svg
+t "show a wrong spec" 3 "$tmp/bad.yaml:2:*" show "$tmp/bad.yaml" -a sm_90 --timeline
+t "show what does not fit" 4 "" show causal -a sm_90 -D D=256 -s mma_d64 --timeline
+t "timeline" 0 "" show causal -a sm_90a --timeline
+is "timeline" "$(head -n 1 "$tmp/out")" "causal_fwd for sm_90a under wgmma_d128: 128 queries by 128 keys a step, D 128, Dv 128, bf16"
+t "timeline to a file" 0 "" show causal -a sm_90a --timeline --svg -o "$tmp/a.svg"
+is "timeline to a file" "$(head -c 4 "$tmp/a.svg")$(tail -n 1 "$tmp/a.svg")" "<svg</svg>"
+t "timeline where a folder is missing" 6 "attngen: $tmp/no/a.svg: No such file or directory" show causal -a sm_90 --timeline -o "$tmp/no/a.svg"
+is "completion of show" "$("$bin" help --completion bash >"$tmp/complete"; . "$tmp/complete"; COMP_WORDS=(attngen show causal --sv) COMP_CWORD=3; _attngen; echo "${COMPREPLY[*]}")" --svg
+
 # ---- lists, man page, completion, cache
 t "list specs" 0 "" list specs
 is "list specs" "$(cat "$tmp/out")" "$(cd specs && printf '%s\n' *.yaml | sed 's/\.yaml$//')"

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Compares what the compiler prints with the files here, or rewrites them.
 #   tests/golden/run.sh [--update] [ATTNGEN]      ATTNGEN: the binary, default $ATTNGEN or build/attngen
-# A golden is FOLDER/NAME.EXT for a shipped spec NAME, printed for sm_90:
-#   NAME.math.txt  --as math       NAME.tile.txt  --as tile       NAME.cu  --as cu
+# A golden is FOLDER/NAME.EXT for a shipped spec NAME, printed for sm_90, or for sm_90a (timelines):
+#   NAME.math.txt  emit --as math      NAME.tile.txt  emit --as tile      NAME.cu  emit --as cu      NAME.timeline.txt  show --timeline
 set -u
 update=false
 [ "${1:-}" = --update ] && update=true && shift
@@ -12,12 +12,16 @@ new=$(mktemp) || exit 1
 trap 'rm -f "$new"' EXIT
 
 total=0 failed=0
-for golden in "$here"/*/*.math.txt "$here"/*/*.tile.txt "$here"/*/*.cu; do
+for golden in "$here"/*/*.math.txt "$here"/*/*.tile.txt "$here"/*/*.cu "$here"/*/*.timeline.txt; do
     [ -e "$golden" ] || continue
     file=$(basename "$golden")
     name=${file%%.*} kind=${file#*.}
     total=$((total + 1))
-    if ! "$attngen" emit "$name" -a sm_90 --as "${kind%.txt}" >"$new"; then
+    case $kind in
+    timeline.txt) set -- show "$name" -a sm_90a --timeline ;;
+    *) set -- emit "$name" -a sm_90 --as "${kind%.txt}" ;;
+    esac
+    if ! "$attngen" "$@" >"$new"; then
         echo "golden: $file: attngen failed" >&2
         failed=$((failed + 1))
     elif $update; then

@@ -271,8 +271,9 @@ static char *emit_text(attngen_context *ctx, const attngen_program *p, attngen_a
 static void test_emit(void **state) {
     attngen_context *ctx = *state;
     attngen_program *p = lowered(ctx, "softcap", 64);
-    static const attngen_artefact text[] = {ATTNGEN_EMIT_SPEC, ATTNGEN_EMIT_MATH, ATTNGEN_EMIT_TILE, ATTNGEN_EMIT_SCHEDULE, ATTNGEN_EMIT_CU};
-    static const char *const holds[] = {"attention: softcap", "tanh", "mma", "mma_d64", "__global__"};
+    static const attngen_artefact text[] = {ATTNGEN_EMIT_SPEC, ATTNGEN_EMIT_MATH,     ATTNGEN_EMIT_TILE,        ATTNGEN_EMIT_SCHEDULE,
+                                            ATTNGEN_EMIT_CU,   ATTNGEN_EMIT_TIMELINE, ATTNGEN_EMIT_TIMELINE_SVG};
+    static const char *const holds[] = {"attention: softcap", "tanh", "mma", "mma_d64", "__global__", "A model", "<svg"};
     for (int i = 0; i < LEN(text); i++) {
         char *s = emit_text(ctx, p, text[i], NULL);
         assert_non_null(strstr(s, holds[i]));
@@ -309,6 +310,7 @@ static void test_emit_refuses(void **state) {
         {ATTNGEN_EMIT_MATH, "simplfy", collect, ATTNGEN_E_INVALID_ARG, "there is no pass `simplfy` (did you mean `simplify`?)"},
         {ATTNGEN_EMIT_MATH, "tile", collect, ATTNGEN_E_INVALID_ARG, "pass `tile` works on the Tile IR, not on the Math IR"},
         {ATTNGEN_EMIT_TILE, "online", collect, ATTNGEN_E_INVALID_ARG, "pass `online` works on the Math IR, not on the Tile IR"},
+        {ATTNGEN_EMIT_TIMELINE, "place", collect, ATTNGEN_E_INVALID_ARG, "after_pass is for the Math IR and the Tile IR only"},
         {(attngen_artefact)99, NULL, collect, ATTNGEN_E_INVALID_ARG, "there is no artefact 99"},
         {ATTNGEN_EMIT_CU, NULL, NULL, ATTNGEN_E_INVALID_ARG, "sink is NULL"},
         {ATTNGEN_EMIT_CU, NULL, refuse, ATTNGEN_E_IO, "the output could not be written"},

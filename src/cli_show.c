@@ -1,0 +1,26 @@
+/* cli_show.c: `attngen show`: how a schedule uses the machine. */
+#include "cli.h"
+
+static int show(Job *job, attngen_artefact what, Output *out) {
+    attngen_program *program = NULL;
+    attngen_status s = attngen_lower(job->ctx, &program, &job->spec, job->schedule_or_null, job->dim, job->ndim);
+    if (s == ATTNGEN_OK) s = attngen_emit(job->ctx, program, what, NULL, cli_file_sink, out->f);
+    attngen_program_free(program);
+    if (s == ATTNGEN_OK) return 0;
+    return ferror(out->f) ? cli_error(EXIT_FILE, "%s: cannot write", out->path ? out->path : "the standard output") : cli_fail(job->ctx, s);
+}
+
+int cli_show(Cli *cli) {
+    Job job;
+    Output out;
+    if (!cli->timeline) return cli_error(EXIT_USAGE, "show needs --timeline, which is all that it shows in this version");
+    int code = cli_job_open(&job, cli);
+    if (code == 0) code = cli_output_open(&out, cli->out, false);
+    if (code == 0) {
+        code = show(&job, cli->svg ? ATTNGEN_EMIT_TIMELINE_SVG : ATTNGEN_EMIT_TIMELINE, &out);
+        int closed = cli_output_close(&out, code == 0);
+        if (code == 0) code = closed;
+    }
+    cli_job_close(&job);
+    return code;
+}
