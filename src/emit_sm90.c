@@ -79,16 +79,21 @@ void ag_emit_async_mma(Emit *e, const Ins *i) {
 void ag_emit_store_panels(Emit *e, const Ins *i) {
     const KernelTensor *t = &e->k->tensor[i->n];
     const Val *v = &e->k->val[i->b];
-    const char *row = ag_emit_atom(e, i->e[0]), *n = t->name;
-    ag_emit_line(e, "stage_panels<%s, %d>(%s, warp_row(), %s);", e->elem, v->rows, name(e, i->b), name(e, i->a));
-    ag_emit_line(e, "store_panels<%d, %d>(%s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s, warp_row(), %s - %s, args.vec & %d);", v->rows,
-                 t->cols, n, row, n, n, n, name(e, i->b), ag_emit_text(e, i->e[1]), row, 1 << i->n);
+    const char *row = ag_emit_atom(e, i->e[0]), *n = t->name, *rows = ag_emit_text(e, i->e[1]);
+    for (int col = 0; col < t->cols; col += v->cols) {
+        int cols = t->cols - col < v->cols ? t->cols - col : v->cols;
+        const char *from = col ? ag_fmt(e->k->arena, " + %d * args.%s_d", col, n).s : "";
+        if (col) ag_emit_line(e, "__syncwarp();");
+        ag_emit_line(e, "stage_panels<%s, %d, %d, %d>(%s, warp_row(), %s);", e->elem, v->rows, col / 8, v->cols / 8, name(e, i->b), name(e, i->a));
+        ag_emit_line(e, "store_panels<%d, %d>(%s_head + (i64)%s * args.%s_s%s, args.%s_s, args.%s_d, %s, warp_row(), %s - %s, args.vec & %d);", v->rows, cols,
+                     n, row, n, from, n, n, name(e, i->b), rows, row, 1 << i->n);
+    }
 }
 
 void ag_emit_store_tma(Emit *e, const Ins *i) {
     const KernelTensor *t = &e->k->tensor[i->n];
     const Val *v = &e->k->val[i->b];
-    ag_emit_line(e, "stage_panels<%s, %d>(%s, warp_row(), %s);", e->elem, v->rows, name(e, i->b), name(e, i->a));
+    ag_emit_line(e, "stage_panels<%s, %d, 0, %d>(%s, warp_row(), %s);", e->elem, v->rows, v->cols / 8, name(e, i->b), name(e, i->a));
     ag_emit_line(e, "async_proxy_fence();");
     ag_emit_line(e, "warpgroup_sync();");
     ag_emit_line(e, "if (threadIdx.x %% 128 == 0) tma_store<%d, %d>(args.%s_map, %s, warpgroup_row, %s, %s, %s);", v->rows, t->cols, t->name,

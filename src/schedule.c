@@ -32,6 +32,7 @@ static const struct {
     {F_REGS_LOAD, FAMILY_WGMMA, "no warps are set apart for loading"},
     {F_OVERLAP, FAMILY_WGMMA, "a product is complete before the next instruction"},
     {F_Q_STAGES, FAMILY_WGMMA, "a block has one tile of Q"},
+    {F_O_PARTS, FAMILY_WGMMA, "O takes the place of Q, K and V, where there is room"},
     {F_TURNS, FAMILY_WGMMA, "warps issue their products on their own"},
     {F_PERSISTENT, FAMILY_WGMMA, "every tile has a block of its own"},
     {F_FETCH_AHEAD, FAMILY_WGMMA, "every tile has a block of its own"},

@@ -43,7 +43,7 @@ bool ag_own_output_tile(const Schedule *s, int D, int Dv) {
  * O takes the place of all (mma_sync), or of Q, or has its own (wgmma). */
 static int shared_bytes(const Closing *c, int m, int n) {
     int e = ag_dtype_bytes(c->spec->dtype), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
-    int head = !wgmma(c) ? most(D, Dv) : D * value(c, F_Q_STAGES) + (ag_own_output_tile(c->s, c->spec->D, c->spec->Dv) ? Dv : 0);
+    int head = !wgmma(c) ? most(D, Dv) : D * value(c, F_Q_STAGES) + (ag_own_output_tile(c->s, c->spec->D, c->spec->Dv) ? round_up(Dv / value(c, F_O_PARTS), 64) : 0);
     return e * (m * head + n * D * value(c, F_K_STAGES) + n * Dv * value(c, F_V_STAGES)) + ag_barrier_bytes(c->s);
 }
 
@@ -317,6 +317,10 @@ static void check_wgmma(const Closing *c) {
     if (value(c, F_Q_STAGES) > 1 && !(value(c, F_PERSISTENT) && value(c, F_OVERLAP))) {
         ag_error(c->d, f[F_Q_STAGES].span, "staging.q.stages 2 needs grid.persistent static or dynamic and pipeline.overlap: true, since it chains tiles");
         note_partner(c, value(c, F_OVERLAP) ? F_PERSISTENT : F_OVERLAP);
+    }
+    if (value(c, F_O_PARTS) > 1 && (value(c, F_O_STORE) != STORE_SMEM || !value(c, F_PERSISTENT))) {
+        ag_error(c->d, f[F_O_PARTS].span, "staging.o.parts above 1 needs staging.o.store smem and grid.persistent static or dynamic: only then has O room of its own that can be less");
+        note_partner(c, value(c, F_PERSISTENT) ? F_O_STORE : F_PERSISTENT);
     }
     if (f[F_FETCH_AHEAD].by == BY_FILE && !value(c, F_PERSISTENT)) {
         ag_error(c->d, f[F_FETCH_AHEAD].span, "grid.fetch_ahead has no effect with grid.persistent none: a block has one tile");

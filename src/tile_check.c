@@ -173,7 +173,7 @@ static void check_store(const Check *c, const Ins *i) {
     require(c, !wide || i->b < 0 || is_in(c, i->b, SPACE_SHARED), "the staging tile is not in shared memory");
     if (wide && is_in(c, i->b, SPACE_SHARED)) {
         const Val *f = val(c, i->a), *b = val(c, i->b);
-        require(c, f->rows == b->rows && f->cols == b->cols && b->type == c->k->tensor[i->n].type, "the staging tile is of another shape or type");
+        require(c, f->rows == b->rows && (f->cols == b->cols || (b->panels && b->cols % 64 == 0 && b->cols < f->cols && !i->async)) && b->type == c->k->tensor[i->n].type, "the staging tile is of another shape or type");
     }
     require(c, !i->async || (is_in(c, i->b, SPACE_SHARED) && val(c, i->b)->panels), "TMA stores panels");
     require(c, !wide || val(c, i->a)->cols >= c->k->tensor[i->n].cols, "the fragment is narrower than the tensor");

@@ -70,7 +70,7 @@ typedef enum TileOp {
     TI_REDUCE, /* row dst = reduce (OP_RMAX or OP_RSUM, in `reduce`) over the columns of fragment a, combined with row b (-1: none).
                     dst partial: each lane sums what it holds; else across the quad */
     TI_TOTAL,  /* row dst = sum over the quad of partial row a */
-    TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = fragment a rounded to the tensor's type; through shared b, or directly (b = -1).
+    TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = fragment a rounded to the tensor's type; through shared b, in parts if that has fewer columns, or directly (b = -1).
                     async: by TMA, each warpgroup its rows of b, which a TI_STORE_WAIT gives back */
     TI_STORE_WAIT, /* until the asynchronous stores of this role have read their tiles, for each warpgroup */
     TI_STORE_ROW /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = row a, if the tensor was given */
