@@ -369,6 +369,7 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_PUT:
     case TI_GET:
     case TI_FETCH:
+    case TI_RESET:
     case TI_TAKE_TURN:
     case TI_PASS_TURN:
     case TI_STORE_WAIT: ag_emit_tiles(e, i); break;

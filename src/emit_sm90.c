@@ -111,7 +111,8 @@ void ag_emit_tiles(Emit *e, const Ins *i) {
     switch (i->op) {
     case TI_PUT: ag_emit_line(e, "slot_put(%s, %s);", slot(e, i->dst, i->e[0]), ag_emit_text(e, i->e[1])); break;
     case TI_GET: ag_emit_line(e, "%sint %s = slot_get(%s);", k->val[i->dst].varies ? "" : "const ", name(e, i->dst), slot(e, i->a, i->e[0])); break;
-    case TI_FETCH: ag_emit_line(e, "%s = next_tile(args.counter, %s);", name(e, i->dst), ag_emit_text(e, i->e[0])); break;
+    case TI_FETCH: ag_emit_line(e, "%s = next_tile(args.counter);", name(e, i->dst)); break;
+    case TI_RESET: ag_emit_line(e, "*args.counter = 0;"); break;
     case TI_TAKE_TURN: ag_emit_line(e, "take_turn();"); break;
     case TI_PASS_TURN: ag_emit_line(e, "pass_turn<%d>();", k->role[0].warps / 4); break;
     default: ag_emit_line(e, "tma_store_wait();");

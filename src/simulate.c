@@ -155,7 +155,7 @@ static void execute(Sim *s, Thread *t, const Ins *i) {
     case TI_LET:
     case TI_SET: set_scalar(s, i->dst, ag_sim_scalar(s, i->e[0])); break;
     case TI_GET: set_scalar(s, i->dst, (Scalar){T_INT, {.i = ag_sim_get(s, i)}}); break;
-    case TI_FETCH: set_scalar(s, i->dst, (Scalar){T_INT, {.i = ag_sim_fetch(s, i)}}); break;
+    case TI_FETCH: set_scalar(s, i->dst, (Scalar){T_INT, {.i = ag_sim_fetch(s)}}); break;
     case TI_LOOP: enter_loop(s, t, i); break;
     case TI_ELSE:
         if (!ag_sim_int(s, i->e[0])) enter(s, t, (Frame){.at = i->body.first, .owner = i});

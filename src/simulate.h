@@ -271,7 +271,8 @@ enum { SIMULATED_SMS = 2 }; /* blocks that run at once, which persistent ones ar
 void ag_sim_tiles_reset(Sim *s);                       /* before each block */
 void ag_sim_put(Sim *s, const Ins *i);
 int64_t ag_sim_get(Sim *s, const Ins *i);
-int64_t ag_sim_fetch(Sim *s, const Ins *i);
+int64_t ag_sim_fetch(Sim *s);
+void ag_sim_reset(Sim *s);
 void ag_sim_turn(Sim *s, const Ins *i);
 void ag_sim_store_async(Sim *s, Stage *g);
 void ag_sim_store_wait(Sim *s);

@@ -350,6 +350,7 @@ void ag_sim_op(Sim *s, const Ins *i) {
     case TI_LOAD: load(s, i); break;
     case TI_MMA: mma(s, i); break;
     case TI_PUT: ag_sim_put(s, i); break;
+    case TI_RESET: ag_sim_reset(s); break;
     case TI_TAKE_TURN:
     case TI_PASS_TURN: ag_sim_turn(s, i); break;
     case TI_STORE_WAIT: ag_sim_store_wait(s); break;

@@ -102,7 +102,6 @@ static void check_fetch(const Check *c, const Ins *i) {
     require(c, is_in(c, i->dst, SPACE_SCALAR) && val(c, i->dst)->varies, "the destination is no scalar that varies");
     require(c, c->k->counter, "the launch has no counter");
     require(c, c->role->one_thread, "each thread of the role would fetch a tile of its own");
-    check_uniform(c, i->e[0], T_INT);
 }
 
 static void check_turn(const Check *c, const Ins *i) {
@@ -237,6 +236,7 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_PUT: check_slot(c, i, i->dst); break;
     case TI_GET: check_slot(c, i, i->a); break;
     case TI_FETCH: check_fetch(c, i); break;
+    case TI_RESET: require(c, c->k->counter && c->role->one_thread, "the launch has no counter, or many threads would put it back"); break;
     case TI_TAKE_TURN:
     case TI_PASS_TURN: check_turn(c, i); break;
     case TI_STORE_WAIT:

@@ -79,7 +79,6 @@ static void put_operands(Dump *d, const Ins *i) {
         break;
     case TI_FETCH:
         ag_put(d->out, " %s", name(d, i->dst));
-        put_exprs(d, " below ", i->e, 1, "");
         break;
     case TI_TAKE_TURN:
     case TI_PASS_TURN: ag_put(d->out, " %s", k->barrier[i->n].name); break;
@@ -137,6 +136,7 @@ static void put_operands(Dump *d, const Ins *i) {
         if (i->op == TI_STORE && i->b >= 0) ag_put(d->out, " through %s%s", name(d, i->b), i->async ? " by TMA" : "");
         break;
     case TI_ELSE:
+    case TI_RESET:
     case TI_STORE_WAIT:
     case TI_COMMIT:
     case TI_MMA_COMMIT: break;

@@ -57,7 +57,8 @@ typedef enum TileOp {
     TI_ARRIVE,     /* each warp of the role arrives once on mbarrier n [stage e[0]] */
     TI_PUT,        /* slot dst [stage e[0]] = e[1]; one thread; seen by who waits for an arrival behind it */
     TI_GET,        /* scalar dst = slot a [stage e[0]] */
-    TI_FETCH,      /* scalar dst, which varies, = the next tile of the launch's counter: blocks, blocks + 1, ...; each block fetches until it gets one >= e[0] */
+    TI_FETCH,      /* scalar dst, which varies, = the next tile of the launch's counter: blocks, blocks + 1, ...; each block fetches until it gets one past the last */
+    TI_RESET,      /* the launch's counter is 0 again, as it was: for whoever has made the last fetch of all */
     TI_TAKE_TURN,  /* until barrier n says that it is this warpgroup's turn */
     TI_PASS_TURN,  /* the next warpgroup's turn on barrier n */
     TI_MMA_COMMIT, /* closes the open group of asynchronous mma */
