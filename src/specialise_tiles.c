@@ -467,19 +467,11 @@ static void publish(Specialise *s, Block *to, Ref tile, Ref round, const Rename 
     load_tile(s, there, &s->query, stage, x, 0);
 }
 
-static void at_step(Specialise *s, Block *to, Ref at, const Block *what) {
-    if (!what->first) return;
-    Ins *yes = ag_spz_put(s, to, TI_IF, NULL);
-    yes->e[0] = ag_spz_op(s, OP_EQ, s->j, at);
-    yes->body = *what;
-}
-
-/* The loads of one tile: with overlap K runs one key tile ahead of V, as the products do.  fetch_ahead key tiles before the end the next tile's number is asked
- * for, and what needs it is done behind that step's loads, which take about as long as the answer. */
-static void load_loop(Specialise *s, Block *to, const Block *ask, const Block *use) {
+/* The loads of one tile: with overlap K runs one key tile ahead of V, as the products do.  early: what is done fetch_ahead key tiles before the end. */
+static void load_loop(Specialise *s, Block *to, const Block *early) {
     Kernel *k = s->k;
     Ref one = ag_spz_num(s, 1), ahead = ag_spz_num(s, s->sched->f[F_FETCH_AHEAD].v), at = 0;
-    if (ask->first || use->first)
+    if (early->first)
         at = ag_spz_let(s, to, "fetch_at", s->forward ? ag_spz_op(s, OP_MAX, k->lo, ag_spz_op(s, OP_SUB, ag_spz_op(s, OP_SUB, k->hi, one), ahead))
                                                       : ag_spz_op(s, OP_MIN, ag_spz_op(s, OP_SUB, k->hi, one), ag_spz_op(s, OP_ADD, k->lo, ahead)), NULL);
     Ins *loop = ag_spz_put(s, to, TI_LOOP, NULL);
@@ -488,7 +480,11 @@ static void load_loop(Specialise *s, Block *to, const Block *ask, const Block *u
     loop->e[0] = s->forward ? k->lo : k->hi;
     loop->e[1] = s->forward ? k->hi : k->lo;
     Ref step = ag_spz_let(s, &loop->body, "step", ag_spz_step(s, s->j), NULL);
-    at_step(s, &loop->body, at, ask);
+    if (early->first) {
+        Ins *yes = ag_spz_put(s, &loop->body, TI_IF, NULL);
+        yes->e[0] = ag_spz_op(s, OP_EQ, s->j, at);
+        yes->body = *early;
+    }
     if (s->overlap) {
         Ins *more = ag_spz_put(s, &loop->body, TI_IF, NULL);
         more->e[0] = ag_spz_op(s, OP_GT, s->j, k->lo);
@@ -496,7 +492,6 @@ static void load_loop(Specialise *s, Block *to, const Block *ask, const Block *u
     } else
         load_keys(s, &loop->body, 0, s->j, step);
     load_keys(s, &loop->body, 1, s->j, step);
-    at_step(s, &loop->body, at, use);
 }
 
 static void first_key(Specialise *s, Block *to) {
@@ -504,7 +499,7 @@ static void first_key(Specialise *s, Block *to) {
 }
 
 static void load_walk(Specialise *s, Block *to, const Outline *o) {
-    Block ask = {0}, use = {0};
+    Block early = {0};
     ag_spz_append(s, to, &o->once, 0);
     Walk w = begin_walk(s, to);
     if (s->chained) {
@@ -518,17 +513,17 @@ static void load_walk(Specialise *s, Block *to, const Outline *o) {
     if (s->dynamic) {
         int v = s->k->nodes.n[next].index;
         s->k->val[v].varies = true;
-        Ins *fetch = add(&ask, ag_ins(s->k, TI_FETCH, v));
+        Ins *fetch = add(&early, ag_ins(s->k, TI_FETCH, v));
         fetch->note = "late, so that the longest tiles still go first; not too late, so that Q is there in time";
     }
     if (s->chained) {
-        Rename x = copy_scalars(s, &use, &o->tile, next, "next", false);
-        Ref round = ag_spz_let(s, &use, "next_round", ag_spz_op(s, OP_ADD, s->round, ag_spz_num(s, 1)), NULL);
-        publish(s, &use, next, round, &x, more);
+        Rename x = copy_scalars(s, &early, &o->tile, next, "next", false);
+        Ref round = ag_spz_let(s, &early, "next_round", ag_spz_op(s, OP_ADD, s->round, ag_spz_num(s, 1)), NULL);
+        publish(s, &early, next, round, &x, more);
     }
     first_key(s, in);
     if (!s->chained) publish(s, in, w.tile, s->round, NULL, 0);
-    load_loop(s, in, &ask, &use);
+    load_loop(s, in, &early);
     count_tile(s, in);
     ag_spz_set(s, in, w.tile, next);
     if (!s->chained && s->dynamic) put_end(s, to, room_for_query(s, to, s->round));
@@ -549,5 +544,5 @@ void ag_spz_load(Specialise *s, Role *load) {
         if (i->op == TI_LET) add(&load->body, ag_ins_clone(s->k, i));
     first_key(s, &load->body);
     load_tile(s, &load->body, &s->query, ag_spz_num(s, 0), NULL, 0);
-    load_loop(s, &load->body, &none, &none);
+    load_loop(s, &load->body, &none);
 }
