@@ -103,6 +103,7 @@ typedef struct Target {
     int shared_sm;    /* bytes per SM; each resident block costs 1 KB more than it asks for */
     int regs_sm, regs_thread, threads_block, threads_sm, blocks_sm;
     bool has_cp_async, has_mma_bf16, has_wgmma;
+    const char *portable; /* target of the kernels that run here too and take any tensor; NULL: those of this target do */
 } Target;
 const Target *ag_target_find(const char *name); /* NULL if unknown */
 const Target *ag_target_at(size_t index);       /* NULL past the end */

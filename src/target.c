@@ -4,12 +4,12 @@
 #include <string.h>
 
 static const Target targets[] = {
-    /* name    sm  shared/block  /SM  registers/SM /thread threads/block /SM  blocks/SM cp.async bf16 mma wgmma */
-    {"sm_80", 80, 166912, 167936, 65536, 255, 1024, 2048, 32, true, true, false},
-    {"sm_86", 86, 101376, 102400, 65536, 255, 1024, 1536, 16, true, true, false},
-    {"sm_89", 89, 101376, 102400, 65536, 255, 1024, 1536, 24, true, true, false},
-    {"sm_90", 90, 232448, 233472, 65536, 255, 1024, 2048, 32, true, true, false},
-    {"sm_90a", 90, 232448, 233472, 65536, 255, 1024, 2048, 32, true, true, true},
+    /* name    sm  shared/block  /SM  registers/SM /thread threads/block /SM  blocks/SM cp.async bf16 mma wgmma portable */
+    {"sm_80", 80, 166912, 167936, 65536, 255, 1024, 2048, 32, true, true, false, NULL},
+    {"sm_86", 86, 101376, 102400, 65536, 255, 1024, 1536, 16, true, true, false, NULL},
+    {"sm_89", 89, 101376, 102400, 65536, 255, 1024, 1536, 24, true, true, false, NULL},
+    {"sm_90", 90, 232448, 233472, 65536, 255, 1024, 2048, 32, true, true, false, NULL},
+    {"sm_90a", 90, 232448, 233472, 65536, 255, 1024, 2048, 32, true, true, true, "sm_90"},
 };
 
 const Target *ag_target_at(size_t index) { return index < (size_t)LEN(targets) ? &targets[index] : NULL; }
