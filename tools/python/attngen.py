@@ -17,7 +17,7 @@ import pathlib
 import struct
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_void_p
 
-__all__ = ["Context", "Error", "Program", "compile"]
+__all__ = ["Context", "Error", "Program", "compile", "launch_notes"]
 
 F16, BF16 = 16, 17
 DTYPES = {"f16": F16, "float16": F16, "bf16": BF16, "bfloat16": BF16}
@@ -279,6 +279,11 @@ class Program:
         if status:
             raise Error(status, _lib.attngen_launch_errmsg().decode(errors="replace"))
         return o if "lse" not in tensors else (o, lse)
+
+
+def launch_notes():
+    """How the last launch of this thread moved its tensors, as Program.prepare says it."""
+    return _lib.attngen_launch_errmsg().decode(errors="replace")
 
 
 _default = None
