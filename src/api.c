@@ -129,16 +129,6 @@ static attngen_status given_arch(attngen_context *ctx, const char *arch) {
                    near ? "`?)" : "");
 }
 
-/* A cubin runs on its own architecture and later ones of the same major version: the latest known one that the device can run. */
-static const Target *target_for(int sm) {
-    const Target *best = NULL;
-    for (size_t i = 0; ag_target_at(i); i++) {
-        const Target *t = ag_target_at(i);
-        if (t->sm <= sm && t->sm / 10 == sm / 10 && (!best || t->sm > best->sm)) best = t;
-    }
-    return best;
-}
-
 static const char default_arch[] = "sm_90";
 
 static void device_arch(attngen_context *ctx) {
@@ -147,10 +137,11 @@ static void device_arch(attngen_context *ctx) {
     set_arch(ctx, default_arch, "the default, without a usable device");
     if (ag_driver_open(&driver, &ctx->no_device) != ATTNGEN_OK) return;
     if (ag_driver_device(driver, ctx->device, &info, &ctx->no_device) != ATTNGEN_OK) return;
-    const Target *t = target_for(info.sm);
-    if (t)
+    const Target *t = ag_target_of_device(info.sm);
+    if (t) {
         set_arch(ctx, t->name, "of the device");
-    else
+        ctx->portable = t->portable ? ag_target_find(t->portable) : NULL;
+    } else
         ag_warn(ctx, "device %d (%s) is sm_%d, for which this version has no kernels; compiling for %s, which it cannot run", ctx->device, info.name,
                 info.sm, default_arch);
 }
@@ -461,8 +452,16 @@ static attngen_status check_inputs(attngen_context *ctx, const Inputs *in) {
     return s;
 }
 
-static attngen_status make_program(attngen_context *ctx, attngen_program **out, const Inputs *in) {
+static Compilation *compile_text(const attngen_context *ctx, const Inputs *in) {
     Compilation *c = ag_compile_text(in->spec, in->schedule, ctx->arch, in->dims, in->ndims, NULL);
+    if (!c || c->diag.status != ATTNGEN_E_UNSUPPORTED || !c->sched || !ctx->portable) return c;
+    if (ag_schedule_is_for(c->sched, ag_target_find(ctx->arch)) || !ag_schedule_is_for(c->sched, ctx->portable)) return c;
+    ag_compilation_free(c);
+    return ag_compile_text(in->spec, in->schedule, ctx->portable->name, in->dims, in->ndims, NULL);
+}
+
+static attngen_status make_program(attngen_context *ctx, attngen_program **out, const Inputs *in) {
+    Compilation *c = compile_text(ctx, in);
     if (!c) return no_memory(ctx);
     if (c->diag.status != ATTNGEN_OK) {
         attngen_status s = fail_diag(ctx, &c->diag);

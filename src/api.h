@@ -41,7 +41,8 @@ enum { MAX_KNOWN = 128 };
 
 struct attngen_context {
     char arch[16];
-    const char *arch_from; /* who decided it, in words */
+    const char *arch_from;  /* who decided it, in words */
+    const Target *portable; /* without a given arch: the target for schedules that are for it, and not for arch; NULL: none */
     int device;
     void (*warn)(void *, const char *);
     void *payload;

@@ -57,7 +57,9 @@ typedef struct attngen_call attngen_call;
 
 typedef struct attngen_options {
     uint32_t version;      /* ATTNGEN_OPTIONS_VERSION */
-    const char *arch;      /* "sm_80" ... "sm_90a"; NULL: that of `device`, sm_90a for compute capability 9.0; sm_90 without a driver */
+    /* "sm_80" ... "sm_90a".  NULL: that of `device`, sm_90a for compute capability 9.0, where a schedule that is for sm_90 and not for sm_90a is compiled
+     * for sm_90; without a driver sm_90. */
+    const char *arch;
     int device;            /* CUDA ordinal; used when a kernel is launched */
     const char *cache_dir; /* NULL: $ATTNGEN_CACHE_DIR, $XDG_CACHE_HOME/attngen, ~/.cache/attngen; "" : no disk cache */
     const char *nvrtc;     /* path of libnvrtc.so; NULL: searched, see attngen_doctor */

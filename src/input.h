@@ -107,6 +107,7 @@ typedef struct Target {
 } Target;
 const Target *ag_target_find(const char *name); /* NULL if unknown */
 const Target *ag_target_at(size_t index);       /* NULL past the end */
+const Target *ag_target_of_device(int sm);      /* the one with the most for a device of this compute capability (90: 9.0); NULL if there is none */
 
 /* ---- schedule.c */
 typedef enum Decided { BY_FILE, BY_RULE, BY_DEFAULT } Decided; /* who decided a field: the file, a rule for `auto`, or the field's default */
@@ -163,6 +164,7 @@ Schedule *ag_schedule_read(Diag *d, uint16_t file);
 /* ---- schedule_close.c
  * Closes every `auto` for this spec and target and checks that the schedule applies to them (arch, head dim). */
 void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t);
+bool ag_schedule_is_for(const Schedule *s, const Target *t); /* target.arch has it */
 int ag_barrier_bytes(const Schedule *s);                      /* of mbarriers and slots, of a closed schedule */
 bool ag_own_output_tile(const Schedule *s, int D, int Dv); /* wgmma: does O have shared memory of its own? */
 void ag_schedule_print(

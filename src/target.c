@@ -14,6 +14,17 @@ static const Target targets[] = {
 
 const Target *ag_target_at(size_t index) { return index < (size_t)LEN(targets) ? &targets[index] : NULL; }
 
+/* Cubins run on their own architecture and on later ones of the same major version; those of the rows with a portable one on their own alone. */
+const Target *ag_target_of_device(int sm) {
+    const Target *best = NULL;
+    for (int i = 0; i < LEN(targets); i++) {
+        const Target *t = &targets[i];
+        bool runs = t->portable ? t->sm == sm : t->sm <= sm && t->sm / 10 == sm / 10;
+        if (runs && (!best || t->sm >= best->sm)) best = t;
+    }
+    return best;
+}
+
 const Target *ag_target_find(const char *name) {
     for (int i = 0; i < LEN(targets); i++)
         if (!strcmp(targets[i].name, name)) return &targets[i];

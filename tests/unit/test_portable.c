@@ -325,6 +325,31 @@ static void test_from_disk(void **state) {
     }
 }
 
+/* Where the device decides on sm_90a, schedules that are for sm_90 alone still work; whoever asks for sm_90a gets no other. */
+static void test_schedule_decides(void **state) {
+    (void)state;
+    static const struct {
+        const char *schedule, *arch;
+        bool given;
+    } row[] = {{"mma_d64", "sm_90", false}, {"wgmma_d64", "sm_90a", false}, {NULL, "sm_90a", false}, {"mma_d64", NULL, true}};
+    attngen_source spec, schedule;
+    const attngen_dim dims[] = {{"D", 64}};
+    assert_int_equal(attngen_shipped_spec(&spec, "causal"), ATTNGEN_OK);
+    for (int i = 0; i < LEN(row); i++) {
+        attngen_context *ctx = context_for("sm_90a", "/nowhere");
+        attngen_program *p;
+        attngen_info info = {.version = ATTNGEN_INFO_VERSION};
+        if (!row[i].given) ctx->portable = ag_target_find("sm_90");
+        if (row[i].schedule) assert_int_equal(attngen_shipped_schedule(&schedule, row[i].schedule), ATTNGEN_OK);
+        attngen_status s = attngen_lower(ctx, &p, &spec, row[i].schedule ? &schedule : NULL, dims, 1);
+        assert_int_equal(s, row[i].arch ? ATTNGEN_OK : ATTNGEN_E_UNSUPPORTED);
+        if (s == ATTNGEN_OK) assert_int_equal(attngen_program_info(p, &info), ATTNGEN_OK);
+        if (s == ATTNGEN_OK) assert_string_equal(info.arch, row[i].arch);
+        attngen_program_free(p);
+        attngen_destroy(ctx);
+    }
+}
+
 static int start(void **state) {
     nloaded = 0;
     for (int i = 0; i < LIBRARIES; i++) launches[i] = 0;
@@ -337,7 +362,7 @@ int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, start, finish)
     const struct CMUnitTest tests[] = {
         TEST(test_ways),     TEST(test_notes),       TEST(test_refusals),  TEST(test_lowered_is_lowered),
-        TEST(test_no_nvrtc), TEST(test_two_threads), TEST(test_from_disk),
+        TEST(test_no_nvrtc), TEST(test_two_threads), TEST(test_from_disk), TEST(test_schedule_decides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
