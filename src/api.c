@@ -452,6 +452,7 @@ static attngen_status check_inputs(attngen_context *ctx, const Inputs *in) {
     return s;
 }
 
+/* For ctx->arch, or for ctx->portable if the schedule wants that. */
 static Compilation *compile_text(const attngen_context *ctx, const Inputs *in) {
     Compilation *c = ag_compile_text(in->spec, in->schedule, ctx->arch, in->dims, in->ndims, NULL);
     if (!c || c->diag.status != ATTNGEN_E_UNSUPPORTED || !c->sched || !ctx->portable) return c;

@@ -46,13 +46,15 @@ static uint32_t tensors_in_pieces(const ProgramMeta *m) {
  * It is a matter of speed alone: where it cannot be had, the program does. */
 static const attngen_program *refined(attngen_context *ctx, const attngen_program *p, int64_t queries, attngen_program **owned) {
     const Compilation *c = p->lowered;
-    const char *name = c->chosen && p->image ? ag_schedule_default(c->fn.spec, c->fn.target, queries) : NULL;
+    const char *name = c->chosen ? ag_schedule_default(c->fn.spec, c->fn.target, queries) : NULL;
     *owned = NULL;
     if (!name || strcmp(name, c->schedule_name) == 0) return p;
     const DiagFile *spec = &c->diag.file[1];
-    const attngen_source text = {ag_str_copy(c->diag.arena, spec->name).s, spec->text.s, (size_t)spec->text.n};
+    const attngen_source text = {spec->name.s, spec->text.s, (size_t)spec->text.n};
     attngen_source schedule;
-    if (attngen_shipped_schedule(&schedule, name) == ATTNGEN_OK && attngen_compile(ctx, owned, &text, &schedule, c->dims, c->ndims) == ATTNGEN_OK) return *owned;
+    attngen_status s = attngen_shipped_schedule(&schedule, name);
+    if (s == ATTNGEN_OK) s = (p->image ? attngen_compile : attngen_lower)(ctx, owned, &text, &schedule, c->dims, c->ndims);
+    if (s == ATTNGEN_OK) return *owned;
     ag_warn(ctx, "%s is not compiled under %s, which fits %lld queries best: %s runs", c->meta.spec, name, (long long)queries, c->schedule_name);
     return p;
 }

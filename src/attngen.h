@@ -155,7 +155,7 @@ typedef struct attngen_shape {
 
 ATTNGEN_API attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attngen_program *program, const attngen_shape *shape);
 ATTNGEN_API void attngen_call_free(attngen_call *call);
-/* Exact bytes of device workspace that attngen_launch needs for this call (0 for the programs of this version). */
+/* Exact bytes of device workspace that attngen_launch needs for this call: for programs with persistent blocks, as those for sm_90a have, a few; else 0. */
 ATTNGEN_API size_t attngen_workspace(const attngen_call *call);
 
 /* ---- launch */
@@ -175,7 +175,8 @@ typedef struct attngen_arg {
 } attngen_arg;
 
 /* Enqueues the kernels on `stream` (a CUstream / cudaStream_t; NULL: the legacy default stream) of the current context, or of the device's primary
- * context if none is current.  Allocates nothing, does not synchronise, may be captured into a CUDA graph.  workspace: attngen_workspace bytes, 256-byte aligned.
+ * context if none is current.  Allocates nothing, does not synchronise, may be captured into a CUDA graph.  workspace: attngen_workspace bytes, 256-byte aligned,
+ * all 0 before its first launch; each launch leaves it so, and no two that run at once may share it.
  * The first launch of a program whose tensors TMA cannot move makes its companion: it compiles (about 0.3 s; from the disk cache if it is there) and loads
  * it under a lock, and must not be captured.  Call attngen_explain with the same arguments, or launch once, before the capture; every later launch is as
  * said above.  If the companion cannot be made the launch fails, and the next one tries again.  It may use less of the workspace. */

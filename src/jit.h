@@ -198,4 +198,6 @@ void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params); /* wri
 void ag_args_explain(const BoundArgs *b, char *buf, size_t n);
 /* "q: stride of d is 2, TMA takes 1; k: ..."; "" if b is mappable. */
 void ag_args_unmapped(const BoundArgs *b, char *buf, size_t n);
+/* How one tensor is moved, or why it cannot be: "q: TMA", "q: 16-byte pieces", or as the two above. */
+void ag_args_way(const BoundArgs *b, int tensor, char *buf, size_t n);
 #endif

@@ -391,6 +391,15 @@ static void explain_all(const BoundArgs *b, void (*explain)(const BoundArgs *, i
 void ag_args_explain(const BoundArgs *b, char *buf, size_t n) { explain_all(b, explain_tensor, buf, n); }
 void ag_args_unmapped(const BoundArgs *b, char *buf, size_t n) { explain_all(b, explain_map, buf, n); }
 
+void ag_args_way(const BoundArgs *b, int i, char *buf, size_t n) {
+    const TensorMeta *t = &b->meta->tensor[i];
+    bool rows = has_rows(b, i), mapped = is_mapped(b->meta, i);
+    buf[0] = 0;
+    if (rows && !is_empty(b, t)) explain_map(b, i, buf, n);
+    if (rows && !is_empty(b, t) && !buf[0]) explain_tensor(b, i, buf, n);
+    if (!buf[0]) snprintf(buf, n, "%s: %s", t->name, is_empty(b, t) ? "no elements" : mapped ? "TMA" : rows ? "16-byte pieces" : "element by element");
+}
+
 /* ---- the argument struct */
 
 void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params) {
