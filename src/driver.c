@@ -253,6 +253,8 @@ void ag_driver_unload(Loaded *l) {
     free(l);
 }
 
+Driver *ag_loaded_driver(const Loaded *l) { return l->driver; }
+
 /* ---- launching */
 
 attngen_status ag_driver_launch(Loaded *l, int device, int index, uint32_t blocks, const void *params, void *stream, Err *e) {

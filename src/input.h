@@ -103,9 +103,11 @@ typedef struct Target {
     int shared_sm;    /* bytes per SM; each resident block costs 1 KB more than it asks for */
     int regs_sm, regs_thread, threads_block, threads_sm, blocks_sm;
     bool has_cp_async, has_mma_bf16, has_wgmma;
+    const char *portable; /* target of the kernels that run here too and take any tensor; NULL: those of this target do */
 } Target;
 const Target *ag_target_find(const char *name); /* NULL if unknown */
 const Target *ag_target_at(size_t index);       /* NULL past the end */
+const Target *ag_target_of_device(int sm);      /* the one with the most for a device of this compute capability (90: 9.0); NULL if there is none */
 
 /* ---- schedule.c */
 typedef enum Decided { BY_FILE, BY_RULE, BY_DEFAULT } Decided; /* who decided a field: the file, a rule for `auto`, or the field's default */
@@ -162,6 +164,7 @@ Schedule *ag_schedule_read(Diag *d, uint16_t file);
 /* ---- schedule_close.c
  * Closes every `auto` for this spec and target and checks that the schedule applies to them (arch, head dim). */
 void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t);
+bool ag_schedule_is_for(const Schedule *s, const Target *t); /* target.arch has it */
 int ag_barrier_bytes(const Schedule *s);                      /* of mbarriers and slots, of a closed schedule */
 bool ag_own_output_tile(const Schedule *s, int D, int Dv); /* wgmma: does O have shared memory of its own? */
 void ag_schedule_print(

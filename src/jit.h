@@ -161,6 +161,7 @@ typedef struct Loaded Loaded; /* a cubin loaded with cuLibraryLoadData: valid in
  * there may be captured into a graph; on another device the first launch does that.  ATTNGEN_E_UNSUPPORTED: the device cannot run m->arch. */
 attngen_status ag_driver_load(Driver *d, int device, const void *cubin, size_t size, const ProgramMeta *m, Loaded **out, Err *e);
 void ag_driver_unload(Loaded *l);
+Driver *ag_loaded_driver(const Loaded *l); /* which has loaded it */
 /* Enqueues kernel `index` in the current context, or in the primary one of `device` if none is current; params: its argument struct of param_bytes.
  * blocks 0: nothing is launched.  Allocates nothing, takes no lock, does not synchronise. */
 attngen_status ag_driver_launch(Loaded *l, int device, int index, uint32_t blocks, const void *params, void *stream, Err *e);
@@ -190,12 +191,15 @@ attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *sizes, Err *e
 /* Resolves names, checks what can be checked (missing q k v o, null data, strides of outputs that overlap, scale > 0), decides `vec`.
  * sizes: checked before by ag_sizes_check. */
 attngen_status ag_args_bind(BoundArgs *out, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e);
-/* ATTNGEN_E_UNSUPPORTED, and why, if a tensor that the program reads by TMA cannot be described by a tensor map. */
-attngen_status ag_args_mappable(const BoundArgs *b, Err *e);
-/* Launches every kernel of b->meta, which is that of l, in order on `stream`.  Tensor maps equal to those of this thread's last launch are reused. */
+/* Whether tensor maps describe all tensors that the program reads by TMA. */
+bool ag_args_mappable(const BoundArgs *b);
+/* Launches every kernel of b->meta, which is that of l, in order on `stream`; b is mappable.  Tensor maps equal to those of this thread's last launch are reused. */
 attngen_status ag_launch(Loaded *l, const BoundArgs *b, int device, void *stream, Err *e);
 void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params); /* writes k->param_bytes; tensor maps are left zero */
-/* "q: element-wise loads, stride of d is 2; o: ..."; "" if every tensor of rank 4 goes by 16-byte pieces or by TMA.  For one that ag_args_mappable
- * refuses, what that says. */
+/* "q: element-wise loads, stride of d is 2; o: ..."; "" if every tensor of rank 4 goes by 16-byte pieces or by TMA. */
 void ag_args_explain(const BoundArgs *b, char *buf, size_t n);
+/* "q: stride of d is 2, TMA takes 1; k: ..."; "" if b is mappable. */
+void ag_args_unmapped(const BoundArgs *b, char *buf, size_t n);
+/* How one tensor is moved, or why it cannot be: "q: TMA", "q: 16-byte pieces", or as the two above. */
+void ag_args_way(const BoundArgs *b, int tensor, char *buf, size_t n);
 #endif

@@ -338,7 +338,7 @@ static void check_wgmma(const Closing *c) {
 
 /* ---- does it apply? */
 
-static bool has_arch(const Schedule *s, const Target *t) {
+bool ag_schedule_is_for(const Schedule *s, const Target *t) {
     for (size_t i = 0; ag_target_at(i); i++)
         if (ag_target_at(i) == t) return s->arch_mask >> i & 1;
     return false;
@@ -348,7 +348,7 @@ static bool has_head_dim(const Schedule *s, const Spec *spec) { return head_dim(
 
 static void check_applies(const Closing *c) {
     const Schedule *s = c->s;
-    if (!has_arch(s, c->t)) {
+    if (!ag_schedule_is_for(s, c->t)) {
         Str list = STR("");
         for (size_t i = 0; ag_target_at(i); i++)
             if (s->arch_mask >> i & 1) list = ag_fmt(c->d->arena, "%s%s%s", list.s, list.n ? ", " : "", ag_target_at(i)->name);
@@ -384,7 +384,7 @@ typedef struct Candidate {
 static Candidate candidate(Diag *d, const Shipped *shipped, const Spec *spec, const Target *t) {
     uint16_t file = ag_diag_file(d, ag_str(shipped->name), (Str){shipped->text, shipped->len});
     const Schedule *s = ag_schedule_read(d, file);
-    if (!s || !has_arch(s, t) || !has_head_dim(s, spec)) return (Candidate){0};
+    if (!s || !ag_schedule_is_for(s, t) || !has_head_dim(s, spec)) return (Candidate){0};
     bool dtype = !s->default_for.dtypes || s->default_for.dtypes >> spec->dtype & 1;
     return (Candidate){dtype && (spec->mask || !s->default_for.masked), s->default_for.max_queries};
 }

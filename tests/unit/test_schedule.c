@@ -474,6 +474,13 @@ static void test_targets(void **state) {
     assert_true(ag_target_find("sm_90a")->has_wgmma);
     assert_false(ag_target_find("sm_90")->has_wgmma);
     assert_int_equal(ag_target_find("sm_89")->blocks_sm, 24);
+    static const struct {
+        int sm;
+        const char *name;
+    } device[] = {{80, "sm_80"}, {86, "sm_86"}, {87, "sm_86"}, {89, "sm_89"}, {90, "sm_90a"}, {91, "sm_90"}};
+    for (int i = 0; i < LEN(device); i++) assert_string_equal(ag_target_of_device(device[i].sm)->name, device[i].name);
+    assert_null(ag_target_of_device(75));
+    assert_null(ag_target_of_device(100));
     for (size_t i = 0; ag_target_at(i); i++) {
         const Target *t = ag_target_at(i);
         char name[16];

@@ -17,7 +17,7 @@ import pathlib
 import struct
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_void_p
 
-__all__ = ["Context", "Error", "Program", "compile"]
+__all__ = ["Context", "Error", "Program", "compile", "launch_notes"]
 
 F16, BF16 = 16, 17
 DTYPES = {"f16": F16, "float16": F16, "bf16": BF16, "bfloat16": BF16}
@@ -82,6 +82,7 @@ _FUNCTIONS = {
     "attngen_workspace": (c_size_t, [c_void_p]),
     "attngen_launch": (c_int, [c_void_p, POINTER(_Arg), c_size_t, c_void_p, c_size_t, c_void_p]),
     "attngen_launch_errmsg": (c_char_p, []),
+    "attngen_explain": (c_int, [c_void_p, POINTER(_Arg), c_size_t, c_char_p, c_size_t]),
 }
 
 
@@ -188,8 +189,15 @@ class Program:
         return call
 
     def prepare(self, q, k, v, o, lse=None, offset=None, **scalars):
-        """Checks, binds and loads for tensors of this kind without a launch: the first call may then be captured into a CUDA graph."""
-        self._lookup({"q": q, "k": k, "v": v, "o": o, **({} if lse is None else {"lse": lse})}, offset, scalars)
+        """Checks, binds and loads for tensors of this kind without a launch: the first call may then be captured into a CUDA graph.  Says how they are
+        moved, '' if by TMA or 16-byte pieces: for what TMA cannot move, a kernel for the portable target is compiled here, or else by the first call."""
+        tensors = {"q": q, "k": k, "v": v, "o": o, **({} if lse is None else {"lse": lse})}
+        handle, _, array, _, template = self._lookup(tensors, offset, scalars)
+        text = ctypes.create_string_buffer(2048)
+        status = _lib.attngen_explain(handle, array.from_buffer(self._fill(template, tensors)), array._length_, text, len(text))
+        if status:
+            raise Error(status, text.value.decode(errors="replace"))
+        return text.value.decode(errors="replace")
 
     def workspace_bytes(self, q, k, v, offset=None, **scalars):
         """Bytes of workspace that a call with tensors of these shapes needs."""
@@ -235,6 +243,15 @@ class Program:
         args = array(*args)
         return handle, _lib.attngen_workspace(handle), array, args, bytes(args)
 
+    @staticmethod
+    def _fill(template, tensors):
+        """A copy of the arguments of _bind with the addresses of these tensors: threads may share a Program."""
+        args, at = bytearray(template), _Arg.data.offset
+        for x in tensors.values():
+            struct.pack_into("@P", args, at, x.data_ptr())
+            at += ctypes.sizeof(_Arg)
+        return args
+
     def __call__(self, q, k, v, o=None, lse=None, offset=None, stream=None, workspace=None, **scalars):
         """O [B, Hq, Sq, Dv], or (O, LSE [B, Hq, Sq] float32) if lse is True or a tensor.  offset: position of query 0 minus that of key 0,
         by default Sk - Sq.  stream: a torch.cuda.Stream or a raw handle, by default the current one.  scalars: scale and the spec's parameters.
@@ -249,11 +266,8 @@ class Program:
             lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
         if lse is not None and lse is not False:
             tensors["lse"] = lse
-        handle, size, array, _, template = self._lookup(tensors, offset, scalars)  # a copy of the arguments for each call: threads may share a Program
-        args, at = bytearray(template), _Arg.data.offset
-        for x in tensors.values():
-            struct.pack_into("@P", args, at, x.data_ptr())
-            at += ctypes.sizeof(_Arg)
+        handle, size, array, _, template = self._lookup(tensors, offset, scalars)
+        args = self._fill(template, tensors)
         if stream is None:
             stream = torch.cuda.current_stream(q.device)
         if workspace is None and size:
@@ -265,6 +279,11 @@ class Program:
         if status:
             raise Error(status, _lib.attngen_launch_errmsg().decode(errors="replace"))
         return o if "lse" not in tensors else (o, lse)
+
+
+def launch_notes():
+    """How the last launch of this thread moved its tensors, as Program.prepare says it."""
+    return _lib.attngen_launch_errmsg().decode(errors="replace")
 
 
 _default = None
