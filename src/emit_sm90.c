@@ -24,7 +24,8 @@ void ag_emit_barrier(Emit *e, const Ins *i) {
 void ag_emit_tma(Emit *e, const Ins *i) {
     const Val *v = &e->k->val[i->dst];
     const KernelTensor *t = &e->k->tensor[i->a];
-    ag_emit_line(e, "tma_tile<%d, %d>(%s, args.%s_map, %s, %s, %s, %s);", v->rows, t->cols, ag_emit_stage(e, i->dst, i->e[0]), t->name,
+    const char *load = ag_panels_at_once(t->cols) ? "tma_panels" : ag_fmt(e->k->arena, "tma_tile<%d, %d>", v->rows, t->cols).s;
+    ag_emit_line(e, "%s(%s, args.%s_map, %s, %s, %s, %s);", load, ag_emit_stage(e, i->dst, i->e[0]), t->name,
                  bar(e, i->bar, i->e[0]), ag_emit_text(e, i->e[1]), ag_emit_text(e, i->e[4]), ag_emit_text(e, i->e[3]));
 }
 

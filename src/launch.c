@@ -304,6 +304,7 @@ static void set_tmap(TmapArgs *out, const BoundArgs *b, const TmapMeta *m) {
     if (!is_moved(b, from)) return;
     out->data = b->data[from];
     out->box_rows = m->box_rows;
+    out->panels = m->panels;
     out->dtype = (uint32_t)b->meta->dtype;
     for (int k = 0; k < 4; k++) out->dim[k] = (uint64_t)(from == i || k == 0 ? extent(b, t, 3 - k) : 1);
     for (int k = 0; k < 3; k++) out->stride[k] = (uint64_t)(out->dim[k + 1] > 1 ? b->stride[i][2 - k] * t->elem_bytes : row);
@@ -315,7 +316,7 @@ static _Thread_local struct {
     _Alignas(64) char map[META_TMAPS][TMAP_BYTES];
 } last_maps;
 
-_Static_assert(sizeof(TmapArgs) == 72, "TmapArgs has padding: it is compared as bytes");
+_Static_assert(sizeof(TmapArgs) == 80, "TmapArgs has padding: it is compared as bytes");
 
 /* Writes the maps into the argument struct of k. */
 static attngen_status pack_maps(Loaded *l, const BoundArgs *b, int device, const KernelMeta *k, char *params, Err *e) {

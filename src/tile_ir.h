@@ -162,6 +162,8 @@ typedef struct Kernel {
 /* ---- tile.c: building and editing */
 Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name);
 static inline int ag_panel_cols(int cols) { return (cols + 63) / 64 * 64; } /* columns that a tile kept as panels takes */
+/* Panels of a tile that one TMA moves: all if they are full and more than one, 0: one at a time. */
+static inline int ag_panels_at_once(int cols) { return cols % 64 == 0 && cols > 64 ? cols / 64 : 0; }
 int ag_val(Kernel *k, Val v);                                               /* adds a value, returns its index */
 int ag_val_scalar(Kernel *k, const char *name, Type t);
 Ins *ag_ins(Kernel *k, TileOp op, int dst); /* fresh, unlinked; operands -1 */
