@@ -43,6 +43,7 @@ struct attngen_context {
     char arch[16];
     const char *arch_from; /* who decided it, in words */
     int device;
+    bool debug_hang;
     void (*warn)(void *, const char *);
     void *payload;
     char *nvrtc_option;
@@ -84,6 +85,8 @@ attngen_status ag_fail_err(attngen_context *ctx, attngen_status s, const Err *e)
 void ag_warn(const attngen_context *ctx, const char *fmt, ...) PRINTF(2, 3);
 
 NvrtcEnv ag_context_nvrtc_env(const attngen_context *ctx);
+/* What NVRTC is to make of c, for ag_nvrtc_compile. */
+unsigned ag_nvrtc_flags(const Compilation *c, bool ptx);
 /* NVRTC's path and id, searched once. */
 attngen_status ag_context_find_nvrtc(attngen_context *ctx);
 /* And opened. */
