@@ -149,6 +149,7 @@ static void device_arch(attngen_context *ctx) {
 /* All but the architecture.  env: the values of env_name, NULL if unset. */
 static attngen_status context_init(attngen_context *ctx, const attngen_options *o, const char *const value[ENV_COUNT]) {
     ctx->device = o->device;
+    ctx->debug_hang = o->version >= 2 && o->debug_hang;
     ctx->warn = o->warn;
     ctx->payload = o->payload;
     bool ok = copy_text(&ctx->nvrtc_option, o->nvrtc);
@@ -178,7 +179,7 @@ attngen_status attngen_create(attngen_context **out, const attngen_options *opti
     const attngen_options *o = options ? options : &defaults;
     if (!out) return ag_fail(NULL, ATTNGEN_E_INVALID_ARG, "out is NULL");
     *out = NULL;
-    if (o->version != ATTNGEN_OPTIONS_VERSION)
+    if (o->version < 1 || o->version > ATTNGEN_OPTIONS_VERSION)
         return ag_fail(NULL, ATTNGEN_E_INVALID_ARG, "options.version is %u, this library knows %u", o->version, ATTNGEN_OPTIONS_VERSION);
     if (o->device < 0) return ag_fail(NULL, ATTNGEN_E_INVALID_ARG, "options.device is %d", o->device);
     const char *env[ENV_COUNT];
@@ -319,12 +320,17 @@ static attngen_status refused(attngen_context *ctx, const CacheKey *key, const B
     return ag_fail(ctx, ATTNGEN_E_COMPILE, "%s\nthis is a defect of attngen; `attngen emit` prints the code", e->text);
 }
 
+/* The calls of printf behind bounded waits serialise wgmma, which else is a defect. */
+unsigned ag_nvrtc_flags(const Compilation *c, bool ptx) { return (ptx ? NVRTC_PTX : 0u) | (c->fn.kernel->bounded ? NVRTC_SLOW : 0u); }
+
 /* Bytes stored and loaded again in all: what is put aside once per tile, not in every step. */
 enum { SPILLS_TOLERATED = 32 };
 
-/* Spills are a defect of a shipped schedule if the compiler is one that it was made for, else the business of whoever chose schedule and compiler. */
+/* Spills are a defect of a shipped schedule if the compiler is one that it was made for, else the business of whoever chose schedule and compiler.
+ * Those of a debug-hang build come from its bounded waits and say nothing of the schedule. */
 static attngen_status check_spills(attngen_context *ctx, const Compilation *c, const Compiled *built) {
-    if (built->spill_bytes == 0 || (c->shipped && built->spill_bytes <= SPILLS_TOLERATED)) return ATTNGEN_OK;
+    if (built->spill_bytes == 0 || c->fn.kernel->bounded) return ATTNGEN_OK;
+    if (c->shipped && built->spill_bytes <= SPILLS_TOLERATED) return ATTNGEN_OK;
     if (c->shipped && built->tuned)
         return ag_fail(ctx, ATTNGEN_E_COMPILE,
                        "%s under the shipped schedule %s spills %d bytes of registers per thread on %s (%d registers are used)", c->meta.spec,
@@ -340,7 +346,7 @@ static attngen_status build_image(attngen_context *ctx, attngen_program *p, cons
     Err e;
     attngen_status s = ag_context_open_nvrtc(ctx);
     if (s != ATTNGEN_OK) return s;
-    s = ag_nvrtc_compile(ctx->nvrtc.open, c->cu.s, c->meta.arch, false, &built, &e);
+    s = ag_nvrtc_compile(ctx->nvrtc.open, c->cu.s, c->meta.arch, ag_nvrtc_flags(c, false), &built, &e);
     if (s != ATTNGEN_OK) {
         ag_compiled_free(&built);
         return s == ATTNGEN_E_COMPILE ? refused(ctx, key, &c->cu, &e) : ag_fail_err(ctx, s, &e);
@@ -454,11 +460,13 @@ static attngen_status check_inputs(attngen_context *ctx, const Inputs *in) {
 
 /* For ctx->arch, or for ctx->portable if the schedule wants that. */
 static Compilation *compile_text(const attngen_context *ctx, const Inputs *in) {
-    Compilation *c = ag_compile_text(in->spec, in->schedule, ctx->arch, in->dims, in->ndims, NULL);
+    Request r = {in->spec, in->schedule, ctx->arch, in->dims, in->ndims, NULL, ctx->debug_hang};
+    Compilation *c = ag_compile(&r);
     if (!c || c->diag.status != ATTNGEN_E_UNSUPPORTED || !c->sched || !ctx->portable) return c;
     if (ag_schedule_is_for(c->sched, ag_target_find(ctx->arch)) || !ag_schedule_is_for(c->sched, ctx->portable)) return c;
     ag_compilation_free(c);
-    return ag_compile_text(in->spec, in->schedule, ctx->portable->name, in->dims, in->ndims, NULL);
+    r.arch = ctx->portable->name;
+    return ag_compile(&r);
 }
 
 static attngen_status make_program(attngen_context *ctx, attngen_program **out, const Inputs *in) {
@@ -469,6 +477,8 @@ static attngen_status make_program(attngen_context *ctx, attngen_program **out, 
         ag_compilation_free(c);
         return s;
     }
+    if (ctx->debug_hang && !c->fn.kernel->bounded)
+        ag_warn(ctx, "%s under %s has no mbarriers, so debug-hang has nothing to bound: it is the usual build", c->meta.spec, c->schedule_name);
     attngen_program *p = program_new(c);
     if (!p) return no_memory(ctx);
     attngen_status s = in->image ? get_image(ctx, p) : ATTNGEN_OK;

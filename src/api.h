@@ -44,6 +44,7 @@ struct attngen_context {
     const char *arch_from;  /* who decided it, in words */
     const Target *portable; /* without a given arch: the target for schedules that are for it, and not for arch; NULL: none */
     int device;
+    bool debug_hang;
     void (*warn)(void *, const char *);
     void *payload;
     char *nvrtc_option;
@@ -92,6 +93,8 @@ attngen_status ag_fail_err(attngen_context *ctx, attngen_status s, const Err *e)
 void ag_warn(const attngen_context *ctx, const char *fmt, ...) PRINTF(2, 3);
 
 NvrtcEnv ag_context_nvrtc_env(const attngen_context *ctx);
+/* What NVRTC is to make of c, for ag_nvrtc_compile. */
+unsigned ag_nvrtc_flags(const Compilation *c, bool ptx);
 /* NVRTC's path and id, searched once. */
 attngen_status ag_context_find_nvrtc(attngen_context *ctx);
 /* And opened. */

@@ -66,10 +66,13 @@ typedef struct attngen_options {
     /* Warnings (an unwritable cache, a slow path taken), one line each, no newline.  NULL: dropped. */
     void (*warn)(void *payload, const char *message);
     void *payload;
+    /* From version 2 on.  1: programs of this context are debug-hang builds: a wait on an mbarrier that takes 2 s prints a line that names it, and the launch
+     * fails instead of hanging.  For whoever edits schedules; slow.  Kernels without mbarriers stay as they are, with a warning. */
+    int debug_hang;
 } attngen_options;
-#define ATTNGEN_OPTIONS_VERSION 1u
+#define ATTNGEN_OPTIONS_VERSION 2u /* 1 is taken too */
 #define ATTNGEN_OPTIONS_INIT                                                                                                                         \
-    { ATTNGEN_OPTIONS_VERSION, NULL, 0, NULL, NULL, NULL, NULL }
+    { ATTNGEN_OPTIONS_VERSION, NULL, 0, NULL, NULL, NULL, NULL, 0 }
 
 ATTNGEN_API attngen_status attngen_create(attngen_context **out, const attngen_options *options /* NULL: defaults */);
 ATTNGEN_API void attngen_destroy(attngen_context *ctx);

@@ -22,7 +22,7 @@ typedef struct Cli {
     const char *pos[2]; /* positional arguments */
     const char *schedule, *arch, *as, *after, *out, *dtype, *out_dtype, *only, *completion, *layout;
     List dims, ins, outs, set;
-    bool help, man, full, gpu, no_gpu, cpu, reference, json, timeline, svg;
+    bool help, man, full, gpu, no_gpu, cpu, reference, json, timeline, svg, debug_hang;
     int64_t seed, device, B, heads, kv_heads, sq, sk, offset, runs;
 } Cli;
 

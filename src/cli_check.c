@@ -21,6 +21,7 @@ static void done(void *payload, const CheckCase *c) {
 int cli_check(Cli *cli) {
     Job job;
     if (cli->gpu && cli->no_gpu) return cli_error(EXIT_USAGE, "--gpu and --no-gpu exclude each other");
+    if (cli->debug_hang && cli->no_gpu) return cli_error(EXIT_USAGE, "--debug-hang is for the GPU, and --no-gpu rules it out");
     if (cli->seed < 0) return cli_error(EXIT_USAGE, "--seed must not be negative");
     int code = cli_job_open(&job, cli);
     if (code == 0) {

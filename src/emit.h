@@ -20,6 +20,7 @@ typedef struct Emit {
     bool *declared;       /* per value: its variable has been printed */
     bool head[TEN_COUNT]; /* per tensor: the pointer to this block's batch and head has been printed */
     InFlight flight;
+    const char *role;       /* whose body is being printed */
     bool mma_sync;          /* leaves of mma.sync are in use */
     int wgmma_ss, wgmma_rs; /* N of the wgmma leaves in use, 0: none */
     const char *elem;       /* storage type: "bf16" or "f16" */

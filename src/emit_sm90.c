@@ -12,11 +12,21 @@ static const char *bar(const Emit *e, int n, Ref stage) {
     return ag_fmt(e->k->arena, "%s + %s * 8", b->name, ag_emit_atom(e, stage)).s;
 }
 
+/* In a debug-hang build the wait also gets what it says if it is in vain. */
+static void emit_wait_bar(Emit *e, const Ins *i) {
+    const Barrier *b = &e->k->barrier[i->n];
+    const char *at = bar(e, i->n, i->e[0]), *parity = ag_emit_text(e, i->e[1]), *stage = b->stages == 1 ? "0" : ag_emit_text(e, i->e[0]);
+    if (e->k->bounded)
+        ag_emit_line(e, "mbar_wait_bounded(%s, %s, \"%.*s\", \"%s\", \"%s\", %s);", at, parity, STRF(e->k->name), e->role, b->name, stage);
+    else
+        ag_emit_line(e, "mbar_wait(%s, %s);", at, parity);
+}
+
 void ag_emit_barrier(Emit *e, const Ins *i) {
     switch (i->op) {
     case TI_SYNC: ag_emit_line(e, "warpgroup_sync();"); break;
     case TI_EXPECT: ag_emit_line(e, "mbar_expect(%s, %s);", bar(e, i->n, i->e[0]), ag_emit_text(e, i->e[1])); break;
-    case TI_WAIT_BAR: ag_emit_line(e, "mbar_wait(%s, %s);", bar(e, i->n, i->e[0]), ag_emit_text(e, i->e[1])); break;
+    case TI_WAIT_BAR: emit_wait_bar(e, i); break;
     default: ag_emit_line(e, "mbar_release(%s);", bar(e, i->n, i->e[0]));
     }
 }
@@ -150,6 +160,7 @@ void ag_emit_roles(Emit *e) {
         ag_emit_line(e, "regs_dec<%d>();", role->regs);
         ag_emit_line(e, "if (threadIdx.x != %d) return;", role->warp0 * 32);
         e->indent--;
+        e->role = role->name;
         ag_emit_block(e, &role->body);
         e->indent++;
         ag_emit_line(e, "return;");

@@ -110,10 +110,13 @@ typedef struct Compiled {
     bool tuned;                 /* this NVRTC took every option of ag_nvrtc_options that is meant for the arch: shipped schedules do not spill */
     int registers, spill_bytes; /* per thread, stores + loads, of the worst kernel, read from the ptxas report; 0 for PTX */
 } Compiled;
-/* ptx: PTX text (NUL-terminated, size without it) instead of a cubin.  ATTNGEN_E_COMPILE: e has the head of the log, out->log all of it; a ptxas
- * warning C75xx (serialised wgmma, ignored setmaxnreg) is one.  ATTNGEN_E_UNSUPPORTED: this NVRTC does not know the architecture.
+enum {
+    NVRTC_PTX = 1, /* PTX text (NUL-terminated, size without it) instead of a cubin */
+    NVRTC_SLOW = 2 /* what ptxas warns of by C75xx (serialised wgmma, ignored setmaxnreg) is meant to be: no error.  For debug-hang builds alone. */
+};
+/* flags: of the above.  ATTNGEN_E_COMPILE: e has the head of the log, out->log all of it; a warning C75xx of ptxas is one.  ATTNGEN_E_UNSUPPORTED: this NVRTC does not know the architecture.
  * *out is to be freed whatever is returned. */
-attngen_status ag_nvrtc_compile(Nvrtc *n, const char *source, const char *arch, bool ptx, Compiled *out, Err *e);
+attngen_status ag_nvrtc_compile(Nvrtc *n, const char *source, const char *arch, unsigned flags, Compiled *out, Err *e);
 void ag_compiled_free(Compiled *c);
 /* Reads a ptxas report.  warning (may be NULL) gets the first line with a C75xx, "" if there is none. */
 void ag_ptxas_report(const char *log, int *registers, int *spill_bytes, char *warning, size_t n);

@@ -12,6 +12,8 @@
     }
 #define SHARED_DEVICE                                                                                                                                \
     { 0, "device", "N", OPT_INT, AT(device), NULL, "CUDA device to use (default: 0)" }
+#define SHARED_DEBUG                                                                                                                                 \
+    { 0, "debug-hang", NULL, OPT_FLAG, AT(debug_hang), NULL, "a kernel that hangs says where and fails: waits on mbarriers are bounded; slower" }
 #define SHARED_SET                                                                                                                                   \
     { 0, "set", "NAME=VALUE", OPT_LIST, AT(set), NULL, "scalar at launch: scale or a parameter of the spec" }
 #define SHARED_OFFSET                                                                                                                                \
@@ -29,6 +31,7 @@ static const Option emit_options[] = {
     SHARED_COMPILE,
     {0, "as", "WHAT", OPT_TEXT, AT(as), "spec math tile schedule cu ptx cubin", "which artefact (default: cu); ptx and cubin need NVRTC"},
     {0, "after", "PASS", OPT_TEXT, AT(after), NULL, "the IR of math or tile after this pass, e.g. hoist or split"},
+    SHARED_DEBUG,
     {'o', "output", "FILE", OPT_TEXT, AT(out), "FILES", "write to FILE, which appears whole or not at all (default: stdout)"},
     END};
 
@@ -45,6 +48,7 @@ static const Option check_options[] = {SHARED_COMPILE,
                                        {0, "case", "TEXT", OPT_TEXT, AT(only), NULL, "only the cases whose name contains TEXT"},
                                        {0, "gpu", NULL, OPT_FLAG, AT(gpu), NULL, "fail if there is no GPU to run on"},
                                        {0, "no-gpu", NULL, OPT_FLAG, AT(no_gpu), NULL, "the simulator only"},
+                                       SHARED_DEBUG,
                                        SHARED_DEVICE,
                                        END};
 
@@ -59,6 +63,7 @@ static const Option run_options[] = {
     {0, "out-dtype", "TYPE", OPT_TEXT, AT(out_dtype), "f16 bf16 f32", "type of the file of o (default: that of q's file)"},
     {0, "cpu", NULL, OPT_FLAG, AT(cpu), NULL, "through the simulator: needs no GPU"},
     {0, "reference", NULL, OPT_FLAG, AT(reference), NULL, "through the double-precision reference: needs no GPU"},
+    SHARED_DEBUG,
     SHARED_DEVICE,
     END};
 
@@ -67,6 +72,7 @@ static const Option bench_options[] = {SHARED_COMPILE,
                                        SHARED_SET,
                                        {0, "runs", "N", OPT_INT, AT(runs), NULL, "timed launches (default: 30); the median counts"},
                                        {0, "json", NULL, OPT_FLAG, AT(json), NULL, "one JSON object instead of text"},
+                                       SHARED_DEBUG,
                                        SHARED_DEVICE,
                                        END};
 

@@ -105,6 +105,12 @@ Ins *ag_ins_clone(Kernel *k, const Ins *i) {
     return c;
 }
 
+bool ag_has_mbarriers(const Kernel *k) {
+    for (int i = 0; i < k->nbarrier; i++)
+        if (k->barrier[i].kind == BARRIER_MBAR) return true;
+    return false;
+}
+
 /* ---- scalars that nothing reads */
 static bool reads_val(const Kernel *k, const Block *b, int v) {
     for (const Ins *i = b->first; i; i = i->next) {

@@ -144,6 +144,7 @@ typedef struct Kernel {
     int threads, per_sm;
     bool persistent;        /* no more blocks than fit at once: each goes on to further tiles */
     bool counter;           /* the launch has a counter of tiles, which TI_FETCH moves; 0 before and after */
+    bool bounded;           /* debug-hang: waits on mbarriers end after 2 s, with a message and a failed launch; the emitter alone heeds it */
     int shared_bytes;       /* set by place */
     Ref blocks;             /* launch formula over SIZE nodes: blocks, or with `persistent` tiles */
     Ref guard;              /* bool node: the mask with the bound of the key axis; true on plain steps */
@@ -176,6 +177,7 @@ void ag_remove_dead_lets(Kernel *k, Block *b);               /* scalars of b tha
 Ref ag_kval(Kernel *k, int val);                             /* VAL node of a value */
 bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index); /* does r read this leaf? */
 bool ag_nonneg(const Kernel *k, Ref r);                      /* int node that is provably >= 0 */
+bool ag_has_mbarriers(const Kernel *k);
 
 /* ---- tile_dump.c, tile_check.c */
 void ag_tile_dump(Buf *out, const Kernel *k);

@@ -76,6 +76,18 @@ t "a head dim too large" 4 "" emit causal -a sm_90 -D D=256 -s mma_d64
 [ -w /dev/full ] && t "a full disk" 6 "" emit causal -a sm_90 -o /dev/full
 is "read-only pipe end" "$("$bin" emit causal -a sm_90 2>/dev/null | head -c 2)" "//"
 
+# ---- emit --debug-hang
+t "debug-hang" 0 "" emit causal -a sm_90a --debug-hang
+is "debug-hang" "$(sed -n 2p "$tmp/out"; grep -c 'mbar_wait(' "$tmp/out")" "// debug-hang build: waits are bounded; slower"$'\n'0
+t "debug-hang without mbarriers" 0 "attngen: causal under mma_d64 has no mbarriers, so debug-hang has nothing to bound: it is the usual build" emit causal -a sm_90 -D D=64 --debug-hang
+is "debug-hang without mbarriers" "$(cmp "$tmp/out" "$tmp/a.cu" 2>&1)" ""
+t "debug-hang of an IR" 2 "attngen: --debug-hang goes with --as cu, ptx or cubin" emit causal -a sm_90a --as tile --debug-hang
+t "debug-hang with a value" 2 "attngen: --debug-hang takes no value" bench causal --debug-hang=1
+t "debug-hang on the simulator" 2 "attngen: --debug-hang is for the GPU, and --no-gpu rules it out" check causal --no-gpu --debug-hang
+t "debug-hang on the CPU" 2 "attngen: --debug-hang is for the GPU, and --cpu rules it out" run dense --cpu --debug-hang
+t "debug-hang of the reference" 2 "attngen: --debug-hang is for the GPU, and --reference rules it out" run dense --reference --debug-hang
+t "debug-hang of show" 2 "attngen: show has no option \`--debug-hang\`; see \`attngen help show\`" show causal --timeline --debug-hang
+
 # ---- show
 t "show nothing" 2 "attngen: show needs --timeline, which is all that it shows in this version" show causal -a sm_90
 t "show nothing as a picture" 2 "attngen: show needs --timeline, which is all that it shows in this version" show causal -a sm_90 --svg

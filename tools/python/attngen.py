@@ -35,7 +35,7 @@ class Error(RuntimeError):
 
 
 class _Options(Structure):
-    _fields_ = [("version", c_uint32), ("arch", c_char_p), ("device", c_int), ("cache_dir", c_char_p), ("nvrtc", c_char_p), ("warn", c_void_p), ("payload", c_void_p)]
+    _fields_ = [("version", c_uint32), ("arch", c_char_p), ("device", c_int), ("cache_dir", c_char_p), ("nvrtc", c_char_p), ("warn", c_void_p), ("payload", c_void_p), ("debug_hang", c_int)]
 
 
 class _Source(Structure):
@@ -126,11 +126,12 @@ def _source(given, shipped):
 
 
 class Context:
-    """A target (the GPU `device`, or an architecture by name), the kernel cache and the last diagnostic.  To be used by one thread at a time."""
+    """A target (the GPU `device`, or an architecture by name), the kernel cache and the last diagnostic.  To be used by one thread at a time.
+    debug_hang: its kernels, where they wait on mbarriers, fail with a line that names the wait instead of hanging (docs/schedule.md); slower."""
 
-    def __init__(self, arch=None, device=0, cache_dir=None, nvrtc=None):
+    def __init__(self, arch=None, device=0, cache_dir=None, nvrtc=None, debug_hang=False):
         encode = lambda x: None if x is None else os.fspath(x).encode()
-        options = _Options(1, encode(arch), device, encode(cache_dir), encode(nvrtc), None, None)
+        options = _Options(2, encode(arch), device, encode(cache_dir), encode(nvrtc), None, None, debug_hang)
         self._handle, self.device = c_void_p(), device
         _check(_lib.attngen_create(byref(self._handle), byref(options)), None)
 
