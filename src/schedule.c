@@ -27,6 +27,7 @@ static const struct {
     {F_WARPS, FAMILY_MMA_SYNC, "each of roles.consumer.warpgroups has 4 warps"},
     {F_Q_OPERAND, FAMILY_MMA_SYNC, "Q is read from shared memory in every step"},
     {F_ACQUIRE, FAMILY_MMA_SYNC, "every tile of K and V has a barrier of its own"},
+    {F_P_OPERAND, FAMILY_WGMMA, "the weights stay in registers"},
     {F_CONSUMERS, FAMILY_WGMMA, "roles.warps says how many warps compute"},
     {F_REGS_MATH, FAMILY_WGMMA, "all warps have the same registers, which grid.ctas_per_sm bounds"},
     {F_REGS_LOAD, FAMILY_WGMMA, "no warps are set apart for loading"},

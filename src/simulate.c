@@ -253,7 +253,7 @@ static void make_cell(Sim *s, Cell *c, const Val *v) {
     }
     if (v->space == SPACE_SLOT) c->slot = NEWN(s->arena, Slot1, (size_t)v->stages);
     if (v->space == SPACE_FRAG || v->space == SPACE_ROW) c->x = NEWN(s->arena, float, n);
-    if (v->space == SPACE_FRAG) c->hidden = NEWN(s->arena, uint8_t, n);
+    if (v->space == SPACE_FRAG || v->space == SPACE_SHARED) c->hidden = NEWN(s->arena, uint8_t, n);
     if (v->cols > s->columns) s->columns = v->cols;
     if (v->rows > s->rows) s->rows = v->rows;
 }

@@ -62,7 +62,7 @@ static const Change wgmma_change[] = {
     {F_TILE_M, 128, F_CONSUMERS, 2},    {F_TILE_N, 32, F_TILE_N, 32},     {F_CONSUMERS, 2, F_TILE_M, 128}, {F_REGS_MATH, 200, F_REGS_MATH, 200},
     {F_REGS_LOAD, 24, F_REGS_LOAD, 24}, {F_K_STAGES, 3, F_K_STAGES, 3},   {F_V_STAGES, 3, F_V_STAGES, 3},  {F_O_STORE, 1, F_O_STORE, 1},
     {F_OVERLAP, 0, F_OVERLAP, 0},       {F_LOOP_FORM, 1, F_LOOP_FORM, 1}, {F_DIRECTION, 1, F_OVERLAP, 0},  {F_LONGEST, 1, F_LONGEST, 1},
-    {F_GROUP_MB, 1, F_GROUP_MB, 1},     {F_SOFTMAX, 1, F_SOFTMAX, 1},
+    {F_GROUP_MB, 1, F_GROUP_MB, 1},     {F_SOFTMAX, 1, F_SOFTMAX, 1},     {F_P_OPERAND, 1, F_P_OPERAND, 1},
 };
 
 static void must_be_right_on_small_shapes(const Compilation *c) {
