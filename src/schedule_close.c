@@ -259,8 +259,10 @@ static void check_threads(const Closing *c) {
 }
 
 static void check_mma_sync(const Closing *c) {
-    if (value(c, F_O_STORE) == STORE_TMA)
+    if (value(c, F_O_STORE) == STORE_TMA) {
         ag_error(c->d, c->s->f[F_O_STORE].span, "staging.o.store tma needs mma.family wgmma: write smem or direct");
+        note_partner(c, F_MMA_FAMILY);
+    }
     check_rows(c);
     check_acquire(c);
     check_threads(c);
@@ -318,7 +320,7 @@ static void check_wgmma(const Closing *c) {
         ag_error(c->d, f[F_Q_STAGES].span, "staging.q.stages 2 needs grid.persistent static or dynamic and pipeline.overlap: true, since it chains tiles");
         note_partner(c, value(c, F_OVERLAP) ? F_PERSISTENT : F_OVERLAP);
     }
-    if (f[F_FETCH_AHEAD].by == BY_FILE && !value(c, F_PERSISTENT)) {
+    if (f[F_FETCH_AHEAD].by == BY_FILE && !ag_field_has_effect(c->s, F_FETCH_AHEAD)) {
         ag_error(c->d, f[F_FETCH_AHEAD].span, "grid.fetch_ahead has no effect with grid.persistent none: a block has one tile");
         note_partner(c, F_PERSISTENT);
     }
