@@ -314,6 +314,8 @@ static FieldId field_behind(const Specialise *s, const Ins *i) {
     case TI_TAKE_TURN:
     case TI_PASS_TURN:
     case TI_SYNC: return field_of_barrier(s, i->n);
+    case TI_MMA: return i->trans ? F_K_STAGES : F_V_STAGES;
+    case TI_STORE:
     case TI_STORE_WAIT: return F_O_STORE;
     case TI_PUT:
     case TI_GET:
