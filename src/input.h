@@ -160,6 +160,7 @@ typedef struct Schedule {
 } Schedule;
 /* Why a field has no effect with the schedule's mma.family, in words; NULL if it has. */
 const char *ag_field_idle(const Schedule *s, FieldId id);
+bool ag_field_has_effect(const Schedule *closed, FieldId id); /* with all other fields as they are; a file that gives one that has none is refused */
 /* Reads and checks one file against its table.  NULL after errors. */
 Schedule *ag_schedule_read(Diag *d, uint16_t file);
 /* ---- schedule_close.c

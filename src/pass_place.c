@@ -196,9 +196,11 @@ static Str shared_sum(const Kernel *k) {
         sum = ag_fmt(k->arena, "%s%s%.*s %d x %d x %d x %d", sum.s, sum.n ? " + " : "", STRF(v->name), v->stages, v->rows,
                      v->panels ? ag_panel_cols(v->cols) : v->cols, ag_dtype_bytes(v->type));
     }
-    int mbarriers = 0;
+    int mbarriers = 0, slots = 0;
     for (int i = 0; i < k->nbarrier; i++) mbarriers += k->barrier[i].kind == BARRIER_MBAR ? k->barrier[i].stages : 0;
-    return mbarriers ? ag_fmt(k->arena, "%s + %d mbarriers x 8", sum.s, mbarriers) : sum;
+    for (int i = 0; i < k->nval; i++) slots += k->val[i].space == SPACE_SLOT ? k->val[i].stages : 0;
+    if (mbarriers) sum = ag_fmt(k->arena, "%s + %d mbarriers x 8", sum.s, mbarriers);
+    return slots ? ag_fmt(k->arena, "%s + %d slots x 4", sum.s, slots) : sum;
 }
 
 static bool check_shared(const Kernel *k, const Fields *f, Span at) {

@@ -155,8 +155,8 @@ typedef struct Thread {
     int64_t stage, parity;
     int64_t mma_closed, mma_finished; /* groups of asynchronous mma: 1..mma_finished are over, mma_closed + 1 is open */
     bool mma_open;                    /* the open one has an mma */
-    bool my_turn;                     /* between take and pass */
-    int stores;                       /* asynchronous ones that have not been waited for */
+    const Ins *turn;                  /* taken and not passed on; NULL */
+    const Ins *store;                 /* asynchronous, and not waited for; NULL */
 } Thread;
 
 /* ---- mbarriers */
@@ -224,8 +224,8 @@ typedef struct Sim {
 } Sim;
 
 /* ---- simulate.c */
-noreturn void ag_sim_fail(Sim *s, const char *fmt, ...) PRINTF(2, 3);        /* prefixed by block and instruction */
-noreturn void ag_sim_fail_launch(Sim *s, const char *fmt, ...) PRINTF(2, 3); /* of the launch as a whole */
+noreturn void ag_sim_fail(Sim *s, const char *fmt, ...) PRINTF(2, 3);                 /* prefixed by block and instruction */
+noreturn void ag_sim_fail_launch(Sim *s, Span at, const char *fmt, ...) PRINTF(3, 4); /* of the launch as a whole */
 const HostTensor *ag_sim_tensor(const Sim *s, int tensor);
 static inline const char *ag_sim_name(const Sim *s, int val) { return s->k->val[val].name.s; }
 
@@ -273,8 +273,8 @@ void ag_sim_mma_wait(Sim *s, int unfinished);
 void ag_sim_mma_end(Sim *s); /* of the running role */
 
 /* ---- simulate_tiles.c */
-enum { SIMULATED_SMS = 2 }; /* blocks that run at once, which persistent ones are at most */
-void ag_sim_tiles_reset(Sim *s);                       /* before each block */
+enum { SIMULATED_SMS = 2 };      /* blocks that run at once, which persistent ones are at most */
+void ag_sim_tiles_reset(Sim *s); /* before each block */
 void ag_sim_put(Sim *s, const Ins *i);
 int64_t ag_sim_get(Sim *s, const Ins *i);
 int64_t ag_sim_fetch(Sim *s);

@@ -162,7 +162,8 @@ static void remove_unread_rows(Specialise *s, Block *b) {
     for (Ins *i = b->last, *prev; i; i = prev) {
         bool read = false;
         prev = i->prev;
-        for (const Ins *x = i->next; x && !read; x = x->next) read = x->a == i->dst || x->b == i->dst || (x->e[0] && ag_expr_uses(k, x->e[0], OP_VAL, i->dst));
+        for (const Ins *x = i->next; x && !read; x = x->next)
+            read = x->a == i->dst || x->b == i->dst || (x->e[0] && ag_expr_uses(k, x->e[0], OP_VAL, i->dst));
         if (i->op == TI_MAP && k->val[i->dst].space == SPACE_ROW && k->val[i->dst].carry < 0 && i->dst != s->ref && !read) ag_block_remove(b, i);
     }
 }
@@ -330,6 +331,44 @@ static void make_roles(Specialise *s) {
     k->threads = 32 * (warps + 4);
 }
 
+/* ---- what in the schedule an instruction comes from, for messages about the protocol */
+
+static FieldId field_of_barrier(const Specialise *s, int barrier) {
+    if (barrier == s->ring[0].full || barrier == s->ring[0].empty) return F_K_STAGES;
+    if (barrier == s->ring[1].full || barrier == s->ring[1].empty) return F_V_STAGES;
+    return barrier == s->turns ? F_TURNS : barrier == s->query.full || barrier == s->query.empty ? F_Q_STAGES : F_O_STORE;
+}
+
+/* F_COUNT: none. */
+static FieldId field_behind(const Specialise *s, const Ins *i) {
+    switch (i->op) {
+    case TI_COPY: return field_of_barrier(s, i->bar);
+    case TI_EXPECT:
+    case TI_WAIT_BAR:
+    case TI_ARRIVE:
+    case TI_TAKE_TURN:
+    case TI_PASS_TURN:
+    case TI_SYNC: return field_of_barrier(s, i->n);
+    case TI_MMA: return i->trans ? F_K_STAGES : F_V_STAGES;
+    case TI_STORE:
+    case TI_STORE_WAIT: return F_O_STORE;
+    case TI_PUT:
+    case TI_GET:
+    case TI_FETCH: return F_PERSISTENT;
+    case TI_MMA_COMMIT:
+    case TI_MMA_WAIT: return F_OVERLAP;
+    default: return F_COUNT;
+    }
+}
+
+static void add_spans(const Specialise *s, Block *b) {
+    for (Ins *i = b->first; i; i = i->next) {
+        FieldId field = field_behind(s, i);
+        if (!i->span.file && field != F_COUNT) i->span = s->sched->f[field].span;
+        add_spans(s, &i->body);
+    }
+}
+
 /* Roles, mbarriers and the order of asynchronous products        needs tiled, split   makes pipelined */
 void ag_specialise(Fn *fn) {
     Kernel *k = fn->kernel;
@@ -363,5 +402,8 @@ void ag_specialise(Fn *fn) {
     mark_lasting(&s);
     ag_spz_load(&s, &k->role[1]);
     ag_spz_math(&s);
-    for (int r = 0; r < k->nrole; r++) ag_remove_dead_lets(k, &k->role[r].body);
+    for (int r = 0; r < k->nrole; r++) {
+        ag_remove_dead_lets(k, &k->role[r].body);
+        add_spans(&s, &k->role[r].body);
+    }
 }
