@@ -151,9 +151,13 @@ typedef struct attngen_shape {
 } attngen_shape;
 #define ATTNGEN_ALIGN_END INT64_MIN
 
+/* Where no schedule was given, sizes may ask for another shipped one (few queries under a mask); attngen_bind then compiles that, or finds it in memory or on
+ * disk.  If it cannot be had, the program itself runs and `warn` hears of it. */
 ATTNGEN_API attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attngen_program *program, const attngen_shape *shape);
 ATTNGEN_API void attngen_call_free(attngen_call *call);
-/* Exact bytes of device workspace that attngen_launch needs for this call (0 for the programs of this version). */
+/* The program that the call launches, which lives as long as the call. */
+ATTNGEN_API const attngen_program *attngen_call_program(const attngen_call *call);
+/* Exact bytes of device workspace that attngen_launch needs for this call: 0, or 4 where persistent blocks share a counter of tiles. */
 ATTNGEN_API size_t attngen_workspace(const attngen_call *call);
 
 /* ---- launch */
@@ -172,7 +176,9 @@ typedef struct attngen_arg {
 } attngen_arg;
 
 /* Enqueues the kernels on `stream` (a CUstream / cudaStream_t; NULL: the legacy default stream) of the current context, or of the device's primary
- * context if none is current.  Allocates nothing, does not synchronise, may be captured into a CUDA graph.  workspace: attngen_workspace bytes, 256-byte aligned. */
+ * context if none is current.  Allocates nothing, does not synchronise, may be captured into a CUDA graph.  
+ * workspace: attngen_workspace bytes, 256-byte aligned.  It must be zero before its first use, each launch leaves it zero, and only one launch at a time may use it:
+ * launches that may overlap (on several streams, or copies of a graph) need one each.  After a launch that failed on the device it must be zeroed again. */
 ATTNGEN_API attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, void *workspace, size_t workspace_bytes,
                                           void *stream);
 /* What the last failure of attngen_launch in this thread was, and 0 or more notes on paths taken ("q: element-wise loads, stride of d is 2"). */

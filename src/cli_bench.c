@@ -46,6 +46,7 @@ static int bind(Bench *b, const Cli *cli) {
         s = attngen_bind(b->job.ctx, &b->call, b->program, &b->shape);
         if (cli->kv_heads) break;
     }
+    if (s == ATTNGEN_OK) s = attngen_program_info(attngen_call_program(b->call), &b->info); /* may differ from b->program in its schedule */
     return s == ATTNGEN_OK ? 0 : cli_fail(b->job.ctx, s);
 }
 

@@ -24,6 +24,15 @@ static int driver(void) {
     return init && retain && use && mem_alloc && upload && download && init(0) == 0 && retain(&context, 0) == 0 && use(context) == 0;
 }
 
+/* Zeros on the device. */
+static void *zeros(size_t bytes) {
+    uint64_t p = 0;
+    void *host = calloc(bytes, 1);
+    if (!host || mem_alloc(&p, bytes) || upload(p, host, bytes)) fprintf(stderr, "launch: out of memory\n"), exit(6);
+    free(host);
+    return (void *)(uintptr_t)p;
+}
+
 static void must(attngen_status s, const attngen_context *ctx) {
     if (s == ATTNGEN_OK) return;
     fprintf(stderr, "launch: %s: %s\n", attngen_strerror(s), ctx ? attngen_errmsg(ctx) : attngen_launch_errmsg());
@@ -47,15 +56,13 @@ int main(int argc, char **argv) {
     must(attngen_bind(ctx, &call, program, &shape), ctx);
 
     if (has_gpu) {
-        static uint16_t host[N]; /* zeros: every probability is the same and O is 0 */
-        const char *names[] = {"q", "k", "v", "o"};
+        static uint16_t host[N];
+        const char *names[] = {"q", "k", "v", "o"}; /* of zeros: every probability is the same and O is 0 */
         attngen_arg args[4];
-        for (int i = 0; i < 4; i++) {
-            uint64_t p = 0;
-            if (mem_alloc(&p, sizeof host) || upload(p, host, sizeof host)) must(ATTNGEN_E_DRIVER, ctx);
-            args[i] = (attngen_arg){names[i], (void *)(uintptr_t)p, {H * S * D, S * D, D, 1}, 0};
-        }
-        must(attngen_launch(call, args, 4, NULL, 0, NULL), NULL);
+        for (int i = 0; i < 4; i++) args[i] = (attngen_arg){names[i], zeros(sizeof host), {H * S * D, S * D, D, 1}, 0};
+        /* Zero before its first use; every launch leaves it zero. */
+        size_t bytes = attngen_workspace(call);
+        must(attngen_launch(call, args, 4, bytes ? zeros(bytes) : NULL, bytes, NULL), NULL);
         if (download(host, (uint64_t)(uintptr_t)args[3].data, sizeof host)) must(ATTNGEN_E_DRIVER, ctx);
         printf("launched on the GPU (%s); o[0] = 0x%04x\n", attngen_arch(ctx), (unsigned)host[0]);
     } else {
