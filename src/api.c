@@ -129,16 +129,6 @@ static attngen_status given_arch(attngen_context *ctx, const char *arch) {
                    near ? "`?)" : "");
 }
 
-/* A cubin runs on its own architecture and later ones of the same major version: the latest known one that the device can run. */
-static const Target *target_for(int sm) {
-    const Target *best = NULL;
-    for (size_t i = 0; ag_target_at(i); i++) {
-        const Target *t = ag_target_at(i);
-        if (t->sm <= sm && t->sm / 10 == sm / 10 && (!best || t->sm > best->sm)) best = t;
-    }
-    return best;
-}
-
 static const char default_arch[] = "sm_90";
 
 static void device_arch(attngen_context *ctx) {
@@ -147,26 +137,41 @@ static void device_arch(attngen_context *ctx) {
     set_arch(ctx, default_arch, "the default, without a usable device");
     if (ag_driver_open(&driver, &ctx->no_device) != ATTNGEN_OK) return;
     if (ag_driver_device(driver, ctx->device, &info, &ctx->no_device) != ATTNGEN_OK) return;
-    const Target *t = target_for(info.sm);
-    if (t)
+    const Target *t = ag_target_of_device(info.sm);
+    if (t) {
         set_arch(ctx, t->name, "of the device");
-    else
+        ctx->portable = t->portable ? ag_target_find(t->portable) : NULL;
+    } else
         ag_warn(ctx, "device %d (%s) is sm_%d, for which this version has no kernels; compiling for %s, which it cannot run", ctx->device, info.name,
                 info.sm, default_arch);
 }
 
-static attngen_status context_init(attngen_context *ctx, const attngen_options *o) {
+/* All but the architecture.  env: the values of env_name, NULL if unset. */
+static attngen_status context_init(attngen_context *ctx, const attngen_options *o, const char *const value[ENV_COUNT]) {
     ctx->device = o->device;
+    ctx->debug_hang = o->version >= 2 && o->debug_hang;
     ctx->warn = o->warn;
     ctx->payload = o->payload;
     bool ok = copy_text(&ctx->nvrtc_option, o->nvrtc);
-    for (int i = 0; i < ENV_COUNT; i++) ok = copy_text(&ctx->env[i], getenv(env_name[i])) && ok;
+    for (int i = 0; i < ENV_COUNT; i++) ok = copy_text(&ctx->env[i], value[i]) && ok;
     const CacheEnv env = {ctx->env[ENV_CACHE_DIR], ctx->env[ENV_XDG_CACHE_HOME], ctx->env[ENV_HOME]};
     ctx->cache = ok ? ag_cache_open(o->cache_dir, &env, o->warn, o->payload) : NULL;
-    if (!ctx->cache) return no_memory(NULL);
-    if (o->arch) return given_arch(ctx, o->arch);
-    device_arch(ctx);
-    return ATTNGEN_OK;
+    return ctx->cache ? ATTNGEN_OK : no_memory(NULL);
+}
+
+static attngen_status context_new(attngen_context **out, const attngen_options *o, const char *const env[ENV_COUNT]) {
+    attngen_context *ctx = calloc(1, sizeof *ctx);
+    if (!ctx) return no_memory(NULL);
+    attngen_status s = context_init(ctx, o, env);
+    if (s == ATTNGEN_OK && o->arch)
+        s = given_arch(ctx, o->arch);
+    else if (s == ATTNGEN_OK)
+        device_arch(ctx);
+    if (s != ATTNGEN_OK)
+        attngen_destroy(ctx);
+    else
+        *out = ctx;
+    return s;
 }
 
 attngen_status attngen_create(attngen_context **out, const attngen_options *options) {
@@ -174,17 +179,22 @@ attngen_status attngen_create(attngen_context **out, const attngen_options *opti
     const attngen_options *o = options ? options : &defaults;
     if (!out) return ag_fail(NULL, ATTNGEN_E_INVALID_ARG, "out is NULL");
     *out = NULL;
-    if (o->version != ATTNGEN_OPTIONS_VERSION)
+    if (o->version < 1 || o->version > ATTNGEN_OPTIONS_VERSION)
         return ag_fail(NULL, ATTNGEN_E_INVALID_ARG, "options.version is %u, this library knows %u", o->version, ATTNGEN_OPTIONS_VERSION);
     if (o->device < 0) return ag_fail(NULL, ATTNGEN_E_INVALID_ARG, "options.device is %d", o->device);
-    attngen_context *ctx = calloc(1, sizeof *ctx);
-    if (!ctx) return no_memory(NULL);
-    attngen_status s = context_init(ctx, o);
-    if (s != ATTNGEN_OK)
-        attngen_destroy(ctx);
-    else
-        *out = ctx;
-    return s;
+    const char *env[ENV_COUNT];
+    for (int i = 0; i < ENV_COUNT; i++) env[i] = getenv(env_name[i]);
+    return context_new(out, o, env);
+}
+
+attngen_status ag_context_private(attngen_context **out, const char *arch, const Origin *origin, Err *e) {
+    static const char *const env[ENV_COUNT] = {NULL};
+    attngen_options o = ATTNGEN_OPTIONS_INIT;
+    o.arch = arch;
+    o.cache_dir = origin->cache_dir ? origin->cache_dir : "";
+    o.nvrtc = origin->nvrtc;
+    attngen_status s = context_new(out, &o, env);
+    return s == ATTNGEN_OK ? s : ag_err(e, s, "%s", create_error.text);
 }
 
 void attngen_destroy(attngen_context *ctx) {
@@ -243,7 +253,10 @@ attngen_program *ag_program_ref(const attngen_program *program) {
 void attngen_program_free(attngen_program *p) {
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
     if (p->loaded) ag_driver_unload(p->loaded);
+    attngen_program_free(p->portable);
     pthread_mutex_destroy(&p->lock);
+    free(p->origin.cache_dir);
+    free(p->origin.nvrtc);
     ag_compilation_free(p->lowered);
     free(p->image);
     free(p);
@@ -307,9 +320,17 @@ static attngen_status refused(attngen_context *ctx, const CacheKey *key, const B
     return ag_fail(ctx, ATTNGEN_E_COMPILE, "%s\nthis is a defect of attngen; `attngen emit` prints the code", e->text);
 }
 
-/* Spills are a defect of a shipped schedule if the compiler is one that it was made for, else the business of whoever chose schedule and compiler. */
+/* The calls of printf behind bounded waits serialise wgmma, which else is a defect. */
+unsigned ag_nvrtc_flags(const Compilation *c, bool ptx) { return (ptx ? NVRTC_PTX : 0u) | (c->fn.kernel->bounded ? NVRTC_SLOW : 0u); }
+
+/* Bytes stored and loaded again in all: what is put aside once per tile, not in every step. */
+enum { SPILLS_TOLERATED = 32 };
+
+/* Spills are a defect of a shipped schedule if the compiler is one that it was made for, else the business of whoever chose schedule and compiler.
+ * Those of a debug-hang build come from its bounded waits and say nothing of the schedule. */
 static attngen_status check_spills(attngen_context *ctx, const Compilation *c, const Compiled *built) {
-    if (built->spill_bytes == 0) return ATTNGEN_OK;
+    if (built->spill_bytes == 0 || c->fn.kernel->bounded) return ATTNGEN_OK;
+    if (c->shipped && built->spill_bytes <= SPILLS_TOLERATED) return ATTNGEN_OK;
     if (c->shipped && built->tuned)
         return ag_fail(ctx, ATTNGEN_E_COMPILE,
                        "%s under the shipped schedule %s spills %d bytes of registers per thread on %s (%d registers are used)", c->meta.spec,
@@ -325,7 +346,7 @@ static attngen_status build_image(attngen_context *ctx, attngen_program *p, cons
     Err e;
     attngen_status s = ag_context_open_nvrtc(ctx);
     if (s != ATTNGEN_OK) return s;
-    s = ag_nvrtc_compile(ctx->nvrtc.open, c->cu.s, c->meta.arch, false, &built, &e);
+    s = ag_nvrtc_compile(ctx->nvrtc.open, c->cu.s, c->meta.arch, ag_nvrtc_flags(c, false), &built, &e);
     if (s != ATTNGEN_OK) {
         ag_compiled_free(&built);
         return s == ATTNGEN_E_COMPILE ? refused(ctx, key, &c->cu, &e) : ag_fail_err(ctx, s, &e);
@@ -357,6 +378,15 @@ static attngen_status get_image(attngen_context *ctx, attngen_program *p) {
     p->spill_bytes = entry.spill_bytes;
     p->from_disk = true;
     return ATTNGEN_OK;
+}
+
+/* Notes what a companion would be made with.  Of NVRTC the file that was found, so that it is not sought again. */
+static attngen_status set_origin(attngen_context *ctx, attngen_program *p) {
+    const NvrtcState *n = &ctx->nvrtc;
+    bool found = n->sought && n->status == ATTNGEN_OK;
+    bool ok = copy_text(&p->origin.cache_dir, ag_cache_dir(ctx->cache));
+    ok = copy_text(&p->origin.nvrtc, found ? n->path : ctx->nvrtc_option) && ok;
+    return ok ? ATTNGEN_OK : no_memory(ctx);
 }
 
 /* ---- programs that a context remembers */
@@ -428,17 +458,31 @@ static attngen_status check_inputs(attngen_context *ctx, const Inputs *in) {
     return s;
 }
 
+/* For ctx->arch, or for ctx->portable if the schedule wants that. */
+static Compilation *compile_text(const attngen_context *ctx, const Inputs *in) {
+    Request r = {in->spec, in->schedule, ctx->arch, in->dims, in->ndims, NULL, ctx->debug_hang};
+    Compilation *c = ag_compile(&r);
+    if (!c || c->diag.status != ATTNGEN_E_UNSUPPORTED || !c->sched || !ctx->portable) return c;
+    if (ag_schedule_is_for(c->sched, ag_target_find(ctx->arch)) || !ag_schedule_is_for(c->sched, ctx->portable)) return c;
+    ag_compilation_free(c);
+    r.arch = ctx->portable->name;
+    return ag_compile(&r);
+}
+
 static attngen_status make_program(attngen_context *ctx, attngen_program **out, const Inputs *in) {
-    Compilation *c = ag_compile_text(in->spec, in->schedule, ctx->arch, in->dims, in->ndims, NULL);
+    Compilation *c = compile_text(ctx, in);
     if (!c) return no_memory(ctx);
     if (c->diag.status != ATTNGEN_OK) {
         attngen_status s = fail_diag(ctx, &c->diag);
         ag_compilation_free(c);
         return s;
     }
+    if (ctx->debug_hang && !c->fn.kernel->bounded)
+        ag_warn(ctx, "%s under %s has no mbarriers, so debug-hang has nothing to bound: it is the usual build", c->meta.spec, c->schedule_name);
     attngen_program *p = program_new(c);
     if (!p) return no_memory(ctx);
     attngen_status s = in->image ? get_image(ctx, p) : ATTNGEN_OK;
+    if (s == ATTNGEN_OK && c->meta.ntmap) s = set_origin(ctx, p);
     if (s != ATTNGEN_OK)
         attngen_program_free(p);
     else

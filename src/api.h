@@ -41,8 +41,10 @@ enum { MAX_KNOWN = 128 };
 
 struct attngen_context {
     char arch[16];
-    const char *arch_from; /* who decided it, in words */
+    const char *arch_from;  /* who decided it, in words */
+    const Target *portable; /* without a given arch: the target for schedules that are for it, and not for arch; NULL: none */
     int device;
+    bool debug_hang;
     void (*warn)(void *, const char *);
     void *payload;
     char *nvrtc_option;
@@ -56,6 +58,11 @@ struct attngen_context {
     Known known[MAX_KNOWN];
 };
 
+/* What attngen_options say of a program's context, which may be gone by the time another program is made of it.  NULL: not known. */
+typedef struct Origin {
+    char *cache_dir, *nvrtc;
+} Origin;
+
 struct attngen_program {
     atomic_int refs;
     Compilation *lowered;
@@ -63,8 +70,10 @@ struct attngen_program {
     size_t size;
     int registers, spill_bytes;
     bool from_disk;
-    pthread_mutex_t lock; /* of `loaded` while it is NULL; it never changes after that */
-    Loaded *loaded;
+    pthread_mutex_t lock; /* of the two below while they are NULL; they never change after that */
+    _Atomic(Loaded *) loaded;
+    _Atomic(attngen_program *) portable; /* its companion, see api_portable.c */
+    Origin origin;                       /* if it may have one */
 };
 
 struct attngen_call {
@@ -84,9 +93,21 @@ attngen_status ag_fail_err(attngen_context *ctx, attngen_status s, const Err *e)
 void ag_warn(const attngen_context *ctx, const char *fmt, ...) PRINTF(2, 3);
 
 NvrtcEnv ag_context_nvrtc_env(const attngen_context *ctx);
+/* What NVRTC is to make of c, for ag_nvrtc_compile. */
+unsigned ag_nvrtc_flags(const Compilation *c, bool ptx);
 /* NVRTC's path and id, searched once. */
 attngen_status ag_context_find_nvrtc(attngen_context *ctx);
 /* And opened. */
 attngen_status ag_context_open_nvrtc(attngen_context *ctx);
+/* A context for `arch`, which looks neither at the environment nor for a device. */
+attngen_status ag_context_private(attngen_context **out, const char *arch, const Origin *origin, Err *e);
+
 attngen_program *ag_program_ref(const attngen_program *program);
+/* Loads the cubin for every call of the program, once; a failure is tried again by the next call.  driver NULL: that of the process. */
+attngen_status ag_program_load(attngen_program *p, Driver *driver, int device, Loaded **out, Err *e);
+/* ---- api_portable.c
+ * The companion of p, a program with tensor maps: the same spec for the target's portable one under the shipped schedule, which takes any tensor.  It is
+ * made by the first call that wants it and kept with p; a failure is tried again by the next.  Compiled if p is, and loaded if `loaded`, that of p, is not
+ * NULL.  Takes no lock once it is there. */
+attngen_status ag_program_portable(attngen_program *p, const Loaded *loaded, int device, attngen_program **out, Err *e);
 #endif

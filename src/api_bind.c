@@ -1,22 +1,22 @@
 /* api_bind.c: sizes to a call, and what can be done with a call: launch, explain, reference, simulate. */
 #include "api.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- bind */
 
-/* Loads the cubin for every call of the program, once; a failure is tried again by the next bind. */
-static attngen_status load(attngen_program *p, int device, Loaded **out, Err *e) {
-    Driver *driver;
+attngen_status ag_program_load(attngen_program *p, Driver *driver, int device, Loaded **out, Err *e) {
     attngen_status s = ATTNGEN_OK;
     if (!p->image) return ag_err(e, ATTNGEN_E_INVALID_ARG, "the program was made by attngen_lower: it has no kernel to launch");
     pthread_mutex_lock(&p->lock);
-    if (!p->loaded) {
-        s = ag_driver_open(&driver, e);
-        if (s == ATTNGEN_OK) s = ag_driver_load(driver, device, p->image, p->size, &p->lowered->meta, &p->loaded, e);
-    }
     *out = p->loaded;
+    if (!*out) {
+        if (!driver) s = ag_driver_open(&driver, e);
+        if (s == ATTNGEN_OK) s = ag_driver_load(driver, device, p->image, p->size, &p->lowered->meta, out, e);
+        atomic_store_explicit(&p->loaded, *out, memory_order_release);
+    }
     pthread_mutex_unlock(&p->lock);
     return s;
 }
@@ -42,24 +42,26 @@ static uint32_t tensors_in_pieces(const ProgramMeta *m) {
     return bits;
 }
 
-/* The program under shipped schedule `name`; NULL: it cannot be had. */
-static attngen_program *under(attngen_context *ctx, const Compilation *c, const char *name) {
+/* p under shipped schedule `name`, compiled if p is; NULL: it cannot be had. */
+static attngen_program *under(attngen_context *ctx, const attngen_program *p, const char *name) {
+    const Compilation *c = p->lowered;
     const DiagFile *spec = &c->diag.file[1];
-    const attngen_source text = {ag_str_copy(c->diag.arena, spec->name).s, spec->text.s, (size_t)spec->text.n};
+    const attngen_source text = {spec->name.s, spec->text.s, (size_t)spec->text.n};
     attngen_source schedule;
-    attngen_program *p = NULL;
+    attngen_program *other = NULL;
     if (attngen_shipped_schedule(&schedule, name) != ATTNGEN_OK) return NULL;
-    return attngen_compile(ctx, &p, &text, &schedule, c->dims, c->ndims) == ATTNGEN_OK ? p : NULL;
+    attngen_status s = (p->image ? attngen_compile : attngen_lower)(ctx, &other, &text, &schedule, c->dims, c->ndims);
+    return s == ATTNGEN_OK ? other : NULL;
 }
 
 /* One reference to the program that fits launches of these sizes best: if no schedule was given, p under another shipped one, or p itself.
  * It is a matter of speed alone: where it cannot be had, p does. */
 static attngen_program *refined(attngen_context *ctx, const attngen_program *p, const int64_t *size) {
     const Compilation *c = p->lowered;
-    bool free_to = c->chosen && p->image && strcmp(ctx->arch, c->fn.target->name) == 0;
+    bool free_to = c->chosen && strcmp(ctx->arch, c->fn.target->name) == 0;
     const char *name = free_to ? ag_schedule_default(c->fn.spec, c->fn.target, size[SZ_SQ]) : NULL;
     if (!name || strcmp(name, c->schedule_name) == 0) return ag_program_ref(p);
-    attngen_program *other = under(ctx, c, name);
+    attngen_program *other = under(ctx, p, name);
     if (other && ag_sizes_check(&other->lowered->meta, size, NULL) == ATTNGEN_OK) return other;
     attngen_program_free(other);
     ag_warn(ctx, "%s is not compiled under %s, which fits %lld queries best: %s runs", c->meta.spec, name, (long long)size[SZ_SQ], c->schedule_name);
@@ -85,7 +87,7 @@ attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attn
     memcpy(c->size, size, sizeof size);
     c->workspace = (size_t)ag_formula(&m->workspace, size);
     c->rank4 = tensors_in_pieces(m);
-    c->status = load(c->program, c->device, &c->loaded, &c->why);
+    c->status = ag_program_load(c->program, NULL, c->device, &c->loaded, &c->why);
     *out = c;
     return ATTNGEN_OK;
 }
@@ -106,35 +108,82 @@ static _Thread_local Err launch_text;
 
 const char *attngen_launch_errmsg(void) { return launch_text.text; }
 
-static attngen_status check_launch(const attngen_call *call, const void *workspace, size_t bytes) {
+/* The program that takes the arguments, and the arguments as it takes them. */
+typedef struct Way {
+    attngen_program *program;
+    Loaded *loaded;
+    size_t workspace;
+    uint32_t rank4;
+    BoundArgs b;
+} Way;
+
+/* Turns to the companion.  e: why, or what went wrong. */
+static attngen_status go_portable(Way *w, const attngen_call *call, const attngen_arg *args, size_t nargs, Err *e) {
+    char why[1024];
+    Err cause;
+    ag_args_unmapped(&w->b, why, sizeof why);
+    attngen_status s = ag_program_portable(call->program, call->loaded, call->device, &w->program, &cause);
+    if (s != ATTNGEN_OK) return ag_err(e, s, "%s: the portable kernel cannot be made: %s", why, cause.text);
+    const Compilation *c = w->program->lowered;
+    s = ag_sizes_check(&c->meta, call->size, &cause); /* its blocks have other sizes */
+    if (s == ATTNGEN_OK) s = ag_args_bind(&w->b, &c->meta, call->size, args, nargs, &cause);
+    if (s != ATTNGEN_OK) return ag_err(e, s, "%s: the portable kernel cannot run: %s", why, cause.text);
+    w->loaded = atomic_load_explicit(&w->program->loaded, memory_order_acquire);
+    w->workspace = (size_t)ag_formula(&c->meta.workspace, call->size);
+    w->rank4 = tensors_in_pieces(&c->meta);
+    return ag_err(e, ATTNGEN_OK, "%s: the portable kernel (%s) runs", why, c->schedule_name);
+}
+
+static void note_elements(const Way *w, Err *e) {
+    size_t used = strlen(e->text), gap = used ? 2 : 0;
+    if (used + gap >= sizeof e->text) return;
+    memcpy(e->text + used, "; ", gap);
+    ag_args_explain(&w->b, e->text + used + gap, sizeof e->text - used - gap);
+}
+
+/* e: what is worth noting about the way, or what went wrong. */
+static attngen_status choose(Way *w, const attngen_call *call, const attngen_arg *args, size_t nargs, Err *e) {
+    w->program = call->program;
+    w->loaded = call->loaded;
+    w->workspace = call->workspace;
+    w->rank4 = call->rank4;
+    attngen_status s = ag_args_bind(&w->b, &call->program->lowered->meta, call->size, args, nargs, e);
+    if (s == ATTNGEN_OK && !ag_args_mappable(&w->b)) s = go_portable(w, call, args, nargs, e);
+    if (s == ATTNGEN_OK && w->rank4 & ~w->b.vec) note_elements(w, e);
+    return s;
+}
+
+static attngen_status check_call(const attngen_call *call) {
+    if (!call) return ag_err(&launch_text, ATTNGEN_E_INVALID_ARG, "call is NULL");
+    return call->loaded ? ATTNGEN_OK : ag_err(&launch_text, call->status, "%s", call->why.text);
+}
+
+static attngen_status check_workspace(size_t needed, const void *workspace, size_t bytes) {
     Err *e = &launch_text;
-    if (!call) return ag_err(e, ATTNGEN_E_INVALID_ARG, "call is NULL");
-    if (bytes < call->workspace) return ag_err(e, ATTNGEN_E_INVALID_ARG, "the workspace has %zu bytes, the call needs %zu", bytes, call->workspace);
-    if (call->workspace && (uintptr_t)workspace % 256) return ag_err(e, ATTNGEN_E_INVALID_ARG, "the workspace is not aligned to 256 bytes");
-    if (!call->loaded) return ag_err(e, call->status, "%s", call->why.text);
+    if (bytes < needed) return ag_err(e, ATTNGEN_E_INVALID_ARG, "the workspace has %zu bytes, the call needs %zu", bytes, needed);
+    if (needed && (uintptr_t)workspace % 256) return ag_err(e, ATTNGEN_E_INVALID_ARG, "the workspace is not aligned to 256 bytes");
     return ATTNGEN_OK;
 }
 
 attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, void *workspace, size_t workspace_bytes,
                               void *stream) {
-    BoundArgs b;
+    Way w;
     launch_text.text[0] = 0;
-    attngen_status s = check_launch(call, workspace, workspace_bytes);
-    if (s == ATTNGEN_OK) s = ag_args_bind(&b, &call->program->lowered->meta, call->size, args, nargs, &launch_text);
+    attngen_status s = check_call(call);
+    if (s == ATTNGEN_OK) s = choose(&w, call, args, nargs, &launch_text);
+    if (s == ATTNGEN_OK) s = check_workspace(w.workspace, workspace, workspace_bytes);
     if (s != ATTNGEN_OK) return s;
-    b.workspace = workspace;
-    if (call->rank4 & ~b.vec) ag_args_explain(&b, launch_text.text, sizeof launch_text.text);
-    return ag_launch(call->loaded, &b, call->device, stream, &launch_text);
+    w.b.workspace = workspace;
+    return ag_launch(w.loaded, &w.b, call->device, stream, &launch_text);
 }
 
 attngen_status attngen_explain(const attngen_call *call, const attngen_arg *args, size_t nargs, char *buf, size_t n) {
-    BoundArgs b;
+    Way w;
     launch_text.text[0] = 0;
     if (!call || (!buf && n)) return ag_err(&launch_text, ATTNGEN_E_INVALID_ARG, "%s is NULL", call ? "buf" : "call");
-    attngen_status s = ag_args_bind(&b, &call->program->lowered->meta, call->size, args, nargs, &launch_text);
-    if (s != ATTNGEN_OK) return s;
-    if (n) ag_args_explain(&b, buf, n);
-    return ag_args_mappable(&b, &launch_text);
+    attngen_status s = choose(&w, call, args, nargs, &launch_text);
+    if (n) snprintf(buf, n, "%s", launch_text.text);
+    return s;
 }
 
 /* ---- on the host */

@@ -50,7 +50,7 @@ static attngen_status put_image(attngen_context *ctx, const attngen_program *p, 
     Err e;
     attngen_status s = ag_context_open_nvrtc(ctx);
     if (s != ATTNGEN_OK) return s;
-    s = ag_nvrtc_compile(ctx->nvrtc.open, c->cu.s, c->meta.arch, ptx, &built, &e);
+    s = ag_nvrtc_compile(ctx->nvrtc.open, c->cu.s, c->meta.arch, ag_nvrtc_flags(c, ptx), &built, &e);
     if (s == ATTNGEN_OK)
         ag_putn(out, built.image, built.size);
     else

@@ -56,18 +56,23 @@ typedef struct attngen_call attngen_call;
 /* ---- context */
 
 typedef struct attngen_options {
-    uint32_t version;      /* ATTNGEN_OPTIONS_VERSION */
-    const char *arch;      /* "sm_80" ... "sm_90"; NULL: that of `device`, or sm_90 without a driver */
+    uint32_t version; /* ATTNGEN_OPTIONS_VERSION */
+    /* "sm_80" ... "sm_90a".  NULL: that of `device`, sm_90a for compute capability 9.0, where a schedule that is for sm_90 and not for sm_90a is compiled
+     * for sm_90; without a driver sm_90. */
+    const char *arch;
     int device;            /* CUDA ordinal; used when a kernel is launched */
     const char *cache_dir; /* NULL: $ATTNGEN_CACHE_DIR, $XDG_CACHE_HOME/attngen, ~/.cache/attngen; "" : no disk cache */
     const char *nvrtc;     /* path of libnvrtc.so; NULL: searched, see attngen_doctor */
     /* Warnings (an unwritable cache, a slow path taken), one line each, no newline.  NULL: dropped. */
     void (*warn)(void *payload, const char *message);
     void *payload;
+    /* From version 2 on.  1: programs of this context are debug-hang builds: a wait on an mbarrier that takes 2 s prints a line that names it, and the launch
+     * fails instead of hanging.  For whoever edits schedules; slow.  Kernels without mbarriers stay as they are, with a warning. */
+    int debug_hang;
 } attngen_options;
-#define ATTNGEN_OPTIONS_VERSION 1u
+#define ATTNGEN_OPTIONS_VERSION 2u /* 1 is taken too */
 #define ATTNGEN_OPTIONS_INIT                                                                                                                         \
-    { ATTNGEN_OPTIONS_VERSION, NULL, 0, NULL, NULL, NULL, NULL }
+    { ATTNGEN_OPTIONS_VERSION, NULL, 0, NULL, NULL, NULL, NULL, 0 }
 
 ATTNGEN_API attngen_status attngen_create(attngen_context **out, const attngen_options *options /* NULL: defaults */);
 ATTNGEN_API void attngen_destroy(attngen_context *ctx);
@@ -157,15 +162,16 @@ ATTNGEN_API attngen_status attngen_bind(attngen_context *ctx, attngen_call **out
 ATTNGEN_API void attngen_call_free(attngen_call *call);
 /* The program that the call launches, which lives as long as the call. */
 ATTNGEN_API const attngen_program *attngen_call_program(const attngen_call *call);
-/* Exact bytes of device workspace that attngen_launch needs for this call: 0, or 4 where persistent blocks share a counter of tiles. */
+/* Exact bytes of device workspace that attngen_launch needs for this call: 4 where persistent blocks share a counter of tiles, as for sm_90a with a mask; else 0. */
 ATTNGEN_API size_t attngen_workspace(const attngen_call *call);
 
 /* ---- launch */
 
 /* One argument: a tensor (data, dtype, strides in elements for its dims in order) or a scalar.
  *   "q" [B, Hq, Sq, D]   "k" [B, Hkv, Sk, D]   "v" [B, Hkv, Sk, Dv]   "o" [B, Hq, Sq, Dv]   in the program's dtype, any strides (also 0 and negative for inputs).
- *                      Programs of mma.family wgmma (the default for sm_90a) take q, k and v through tensor maps: base 16-byte aligned, and of the dims with
- *                      more than one element the last has stride 1 and the others a positive multiple of 8 below 2^39; anything else is ATTNGEN_E_UNSUPPORTED, so compile for sm_90 where such tensors come.
+ *                      Programs of mma.family wgmma (the default for sm_90a) move them by TMA, which wants the base 16-byte aligned, and of the dims with
+ *                      more than one element the last with stride 1 and the others with a positive multiple of 8 below 2^39.  Anything else goes to a
+ *                      companion of the program, compiled for sm_90; see attngen_launch.
  *   "lse" [B, Hq, Sq] f32, optional: natural log of the softmax denominator, -inf for a row that sees no key
  *   "scale" and the spec's scalar params: optional, with defaults; `scale` must be positive and finite */
 typedef struct attngen_arg {
@@ -176,15 +182,20 @@ typedef struct attngen_arg {
 } attngen_arg;
 
 /* Enqueues the kernels on `stream` (a CUstream / cudaStream_t; NULL: the legacy default stream) of the current context, or of the device's primary
- * context if none is current.  Allocates nothing, does not synchronise, may be captured into a CUDA graph.  
- * workspace: attngen_workspace bytes, 256-byte aligned.  It must be zero before its first use, each launch leaves it zero, and only one launch at a time may use it:
- * launches that may overlap (on several streams, or copies of a graph) need one each.  After a launch that failed on the device it must be zeroed again. */
+ * context if none is current.  Allocates nothing, does not synchronise, may be captured into a CUDA graph.
+ * workspace: attngen_workspace bytes, 256-byte aligned, all 0 before its first launch.  Each launch leaves it so, and no two that may run at once (on several
+ * streams, or copies of a graph) may share it.  After a launch that failed on the device it must be cleared again.
+ * The first launch of a program whose tensors TMA cannot move makes its companion: it compiles (about 0.3 s; from the disk cache if it is there) and loads
+ * it under a lock, and must not be captured.  Call attngen_explain with the same arguments, or launch once, before the capture; every later launch is as
+ * said above.  If the companion cannot be made the launch fails, and the next one tries again.  It may use less of the workspace. */
 ATTNGEN_API attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, void *workspace, size_t workspace_bytes,
                                           void *stream);
-/* What the last failure of attngen_launch in this thread was, and 0 or more notes on paths taken ("q: element-wise loads, stride of d is 2"). */
+/* What the last failure of attngen_launch in this thread was, or what attngen_explain says of the last launch: 0 or more notes on paths taken. */
 ATTNGEN_API const char *attngen_launch_errmsg(void);
-/* Says in one line how `args` would be moved ("" if every tensor goes by 16-byte pieces); writes at most n bytes with NUL.
- * ATTNGEN_E_UNSUPPORTED: attngen_launch would refuse them. */
+/* Says in one line how `args` would be moved, "" if every tensor goes by TMA or 16-byte pieces; writes at most n bytes with NUL.
+ *   q: element-wise loads, stride of d is 2
+ *   k: stride of k is 65, TMA takes multiples of 8 from 8 to 549755813880: the portable kernel (mma_d128) runs; k: element-wise loads, stride of k is 65, no multiple of 8
+ * Makes the companion if they need it, as the launch would.  After a failure, which a launch would have too, it says why. */
 ATTNGEN_API attngen_status attngen_explain(const attngen_call *call, const attngen_arg *args, size_t nargs, char *buf, size_t n);
 
 /* The same call on host memory.  reference: double precision straight from the spec; simulate: the Tile IR with its tiles, rounding and

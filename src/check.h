@@ -14,7 +14,7 @@ typedef struct CheckCase {
     const char *name;  /* e.g. "B1 H2/1 S65x129 offset 3": shape and what is special about it */
     const char *where; /* "simulator" or "gpu" */
     bool ok;
-    bool refused;     /* not ok, but rightly: the kernel takes its tensors through tensor maps, and none describes them */
+    bool portable;    /* on the GPU the program's companion ran, as no tensor map describes the tensors */
     const char *text; /* one line: what is wrong, or a figure worth showing; "" if nothing */
     double seconds;
     int index, total; /* index counts from 0; total is known from the first call on */
@@ -36,13 +36,13 @@ typedef struct CheckOptions {
 } CheckOptions;
 
 typedef struct CheckReport {
-    int passed, failed, refused;
-    char program[160]; /* spec, schedule, arch, dims: "causal under mma_d128 for sm_90, D 128, bf16" */
-    char device[160];  /* name of the GPU that ran the cases, "" if none did */
+    int passed, failed, portable; /* portable: of all those */
+    char program[160];            /* spec, schedule, arch, dims: "causal under mma_d128 for sm_90, D 128, bf16" */
+    char device[160];             /* name of the GPU that ran the cases, "" if none did */
     double seconds;
 } CheckReport;
 
-/* ATTNGEN_OK: every case passed or was rightly refused.  ATTNGEN_E_CHECK: some failed (each was reported to done).  Else the spec, the schedule or the machine: attngen_errmsg. */
+/* ATTNGEN_OK: every case passed.  ATTNGEN_E_CHECK: some failed (each was reported to done).  Else the spec, the schedule or the machine: attngen_errmsg. */
 attngen_status ag_check(attngen_context *ctx, const CheckOptions *opt, CheckReport *report);
 
 /* visible.c: the share of the B*Hq*Sq*Sk query-key pairs that the spec's mask lets through, from up to 64 query rows at even distances; `set` are

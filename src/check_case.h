@@ -17,6 +17,7 @@ typedef enum TensorLayout {
     LAY_ODD,       /* base address not a multiple of 16 bytes */
     LAY_COUNT
 } TensorLayout;
+extern const char *const ag_layout_name[LAY_COUNT]; /* check_grid.c */
 
 typedef struct Case {
     int B, Hkv, group, Sq, Sk;
@@ -56,6 +57,8 @@ typedef struct CaseData {
     CaseTensor t[CASE_TENSORS]; /* q, k, v, o, lse */
     HostCall call;
 } CaseData;
+/* Strides of a tensor whose dim is set, size of the buffer and where in it the tensor lies; index: q, k, v, o, lse.  The buffer is not made. */
+void ag_check_place(CaseTensor *t, DType type, TensorLayout layout, int index);
 /* Sizes, tensors and scalars of a case; inputs are seeded random numbers rounded to the spec's type.  false: out of memory. */
 bool ag_check_data(CaseData *out, const Case *c, const Spec *spec, uint64_t seed);
 void ag_check_data_free(CaseData *d);

@@ -112,12 +112,14 @@ void ag_check_grid(CaseList *l, const GridWants *w) {
     }
 }
 
+const char *const ag_layout_name[LAY_COUNT] = {"plain", "tail", "bshd", "pitch", "step", "broadcast", "reversed", "odd"};
+
 void ag_check_case_name(char *out, size_t n, const Case *c, const Spec *spec) {
-    static const char *const layout[LAY_COUNT] = {"", " tail", " bshd", " pitch", " step", " broadcast", " reversed", " odd"};
+    bool plain = c->layout == LAY_PLAIN;
     char dims[32], offset[32] = "", param[32] = "";
     snprintf(dims, sizeof dims, spec->D == spec->Dv ? "%d" : "%d/%d", spec->D, spec->Dv);
     if (c->offset != END) snprintf(offset, sizeof offset, " offset %lld", (long long)c->offset);
     if (c->param) snprintf(param, sizeof param, " params %lld", (long long)c->param);
-    snprintf(out, n, "D%s %s B%d H%d/%d S%dx%d%s%s%s%s%s", dims, ag_dtype_name[spec->dtype], c->B, c->Hkv * c->group, c->Hkv, c->Sq, c->Sk, offset,
-             param, layout[c->layout], c->large ? " large" : "", c->no_lse ? " no-lse" : "");
+    snprintf(out, n, "D%s %s B%d H%d/%d S%dx%d%s%s%s%s%s%s", dims, ag_dtype_name[spec->dtype], c->B, c->Hkv * c->group, c->Hkv, c->Sq, c->Sk, offset,
+             param, plain ? "" : " ", plain ? "" : ag_layout_name[c->layout], c->large ? " large" : "", c->no_lse ? " no-lse" : "");
 }

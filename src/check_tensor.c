@@ -52,13 +52,17 @@ static int64_t lay_out(CaseTensor *t, TensorLayout layout, bool input, bool keys
     return span;
 }
 
-static bool make(CaseTensor *t, DType type, TensorLayout layout, int index) {
+void ag_check_place(CaseTensor *t, DType type, TensorLayout layout, int index) {
     t->view.type = type;
     size_t e = (size_t)ag_dtype_bytes(type);
     int64_t span = lay_out(t, layout, index < AT_O, index == AT_K || index == AT_V);
     int64_t first = MARGIN + (layout == LAY_ODD) + (t->view.stride[2] < 0 && t->dim[2] > 0 ? -t->view.stride[2] * (t->dim[2] - 1) : 0);
     t->bytes = (size_t)(span + 2 * MARGIN + 1) * e;
     t->at = (size_t)first * e;
+}
+
+static bool make(CaseTensor *t, DType type, TensorLayout layout, int index) {
+    ag_check_place(t, type, layout, index);
     t->flat = malloc(t->bytes);
     if (!t->flat) return false;
     memset(t->flat, NAN_BYTE, t->bytes);

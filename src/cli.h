@@ -1,4 +1,4 @@
-/* cli.h: the command line, a client of attngen.h (and of check.h for `check`).
+/* cli.h: the command line, a client of attngen.h (and of check.h for `check`, of api.h for `bind`).
  * Data goes to stdout or to the file of -o, everything else to stderr.  Functions return exit codes (attngen_exit_code). */
 #ifndef AG_CLI_H
 #define AG_CLI_H
@@ -20,9 +20,9 @@ typedef struct List {
 /* Everything that the options of all verbs set. */
 typedef struct Cli {
     const char *pos[2]; /* positional arguments */
-    const char *schedule, *arch, *as, *after, *out, *dtype, *out_dtype, *only, *completion;
+    const char *schedule, *arch, *as, *after, *out, *dtype, *out_dtype, *only, *completion, *layout;
     List dims, ins, outs, set;
-    bool help, man, full, gpu, no_gpu, cpu, reference, json, timeline, svg;
+    bool help, man, full, gpu, no_gpu, cpu, reference, json, timeline, svg, debug_hang;
     int64_t seed, device, B, heads, kv_heads, sq, sk, offset, runs;
 } Cli;
 
@@ -101,12 +101,15 @@ int cli_npy_write(const char *path, NpyType type, int rank, const int64_t *dim, 
 typedef struct Gpu Gpu;
 int cli_gpu_open(Gpu **out, int ordinal); /* makes the device's primary context current */
 void cli_gpu_close(Gpu *g);
-uint64_t cli_gpu_alloc(Gpu *g, size_t bytes); /* 0 after an error; 0 bytes give one byte */
+uint64_t cli_gpu_alloc(Gpu *g, size_t bytes);                   /* 0 after an error; 0 bytes give one byte */
 int cli_gpu_workspace(Gpu *g, uint64_t *address, size_t bytes); /* zeroed, as attngen_launch wants it; 0 for 0 bytes */
 int cli_gpu_upload(Gpu *g, uint64_t to, const void *from, size_t bytes);
 int cli_gpu_download(Gpu *g, void *to, uint64_t from, size_t bytes); /* waits for everything launched before */
 int cli_gpu_event(Gpu *g, int which, bool stop_wait);                /* records event `which` (0 or 1); stop_wait: and waits for it */
 float cli_gpu_elapsed_ms(Gpu *g);                                    /* between events 0 and 1 */
+
+/* ---- cli_bind.c: sizes given as options.  Without --kv-heads: the most KV heads with which the spec, which may pin their number, can be bound. */
+int cli_bind_call(attngen_call **out, attngen_shape *shape, attngen_context *ctx, const attngen_program *program, const Cli *cli);
 
 /* ---- the verbs */
 int cli_emit(Cli *cli);
@@ -114,6 +117,7 @@ int cli_show(Cli *cli);
 int cli_check(Cli *cli);
 int cli_run(Cli *cli);
 int cli_bench(Cli *cli);
+int cli_bind(Cli *cli);
 int cli_list(Cli *cli);
 int cli_cache(Cli *cli);
 int cli_doctor(Cli *cli);

@@ -6,7 +6,7 @@
 #include "check.h"
 #include "cli.h"
 
-enum { WARM_UP = 5, DEFAULT_RUNS = 30, MAX_RUNS = 10000, DEFAULT_TOKENS = 16384, DEFAULT_SK = 4096, DEFAULT_WIDTH = 2048 };
+enum { WARM_UP = 5, DEFAULT_RUNS = 30, MAX_RUNS = 10000 };
 
 typedef struct Bench {
     Job job;
@@ -23,31 +23,10 @@ typedef struct Bench {
     int runs;
 } Bench;
 
-static int read_shape(Bench *b, const Cli *cli) {
-    const int64_t given[] = {cli->B, cli->heads, cli->kv_heads, cli->sq, cli->sk, cli->runs};
-    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
-        if (given[i] < 0) return cli_error(EXIT_USAGE, "sizes and runs must not be negative");
-    attngen_shape *s = &b->shape;
-    s->Sk = cli->sk ? cli->sk : cli->sq ? cli->sq : DEFAULT_SK;
-    s->Sq = cli->sq ? cli->sq : s->Sk;
-    s->B = cli->B ? cli->B : s->Sk < DEFAULT_TOKENS ? DEFAULT_TOKENS / s->Sk : 1;
-    s->Hq = cli->heads ? cli->heads : b->info.D < DEFAULT_WIDTH ? DEFAULT_WIDTH / b->info.D : 1;
-    s->offset = cli->offset;
+static int read_runs(Bench *b, const Cli *cli) {
+    if (cli->runs < 0) return cli_error(EXIT_USAGE, "--runs must not be negative");
     b->runs = cli->runs ? (int)(cli->runs < MAX_RUNS ? cli->runs : MAX_RUNS) : DEFAULT_RUNS;
     return 0;
-}
-
-/* Without --kv-heads: the most KV heads with which the spec, which may pin their number, can be bound. */
-static int bind(Bench *b, const Cli *cli) {
-    attngen_status s = ATTNGEN_E_INVALID_ARG;
-    for (int64_t n = cli->kv_heads ? cli->kv_heads : b->shape.Hq; n >= 1 && s != ATTNGEN_OK; n--) {
-        if (b->shape.Hq % n && !cli->kv_heads) continue;
-        b->shape.Hkv = n;
-        s = attngen_bind(b->job.ctx, &b->call, b->program, &b->shape);
-        if (cli->kv_heads) break;
-    }
-    if (s == ATTNGEN_OK) s = attngen_program_info(attngen_call_program(b->call), &b->info); /* may differ from b->program in its schedule */
-    return s == ATTNGEN_OK ? 0 : cli_fail(b->job.ctx, s);
 }
 
 /* Bounded noise in the 16-bit type: signs, exponents of about 1 and fractions from a linear congruential generator. */
@@ -141,8 +120,9 @@ int cli_bench(Cli *cli) {
     Bench *b = calloc(1, sizeof *b);
     if (!b) return cli_error(1, "out of memory");
     int code = prepare(b, cli);
-    if (code == 0) code = read_shape(b, cli);
-    if (code == 0) code = bind(b, cli);
+    if (code == 0) code = read_runs(b, cli);
+    if (code == 0) code = cli_bind_call(&b->call, &b->shape, b->job.ctx, b->program, cli);
+    if (code == 0) attngen_program_info(attngen_call_program(b->call), &b->info); /* another than b->program where the sizes ask for it */
     if (code == 0) code = cli_gpu_open(&b->gpu, (int)cli->device);
     if (code == 0) code = make_args(b, cli);
     if (code == 0) {
@@ -150,6 +130,7 @@ int cli_bench(Cli *cli) {
         if (s != ATTNGEN_OK) code = cli_error(attngen_exit_code(s), "the mask cannot be counted: %s", attngen_strerror(s));
     }
     if (code == 0) code = measure(b);
+    if (code == 0 && *attngen_launch_errmsg()) cli_error(0, "%s", attngen_launch_errmsg());
     if (code == 0) report(b, cli->json);
     cli_gpu_close(b->gpu);
     attngen_call_free(b->call);

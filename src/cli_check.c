@@ -13,14 +13,15 @@ static void begin(void *payload, const CheckCase *c) {
 static void done(void *payload, const CheckCase *c) {
     (void)payload;
     cli_progress_clear();
-    const char *verdict = c->refused ? "refused" : c->ok ? "ok" : "FAILED";
-    printf("%-7s %-9s %6.2f s  %s%s%s\n", verdict, c->where, c->seconds, c->name, *c->text ? ": " : "", c->text);
+    printf("%-7s %-9s %6.2f s  %s%s%s%s\n", c->ok ? "ok" : "FAILED", c->where, c->seconds, c->name, c->portable ? ", portable kernel" : "",
+           *c->text ? ": " : "", c->text);
     fflush(stdout);
 }
 
 int cli_check(Cli *cli) {
     Job job;
     if (cli->gpu && cli->no_gpu) return cli_error(EXIT_USAGE, "--gpu and --no-gpu exclude each other");
+    if (cli->debug_hang && cli->no_gpu) return cli_error(EXIT_USAGE, "--debug-hang is for the GPU, and --no-gpu rules it out");
     if (cli->seed < 0) return cli_error(EXIT_USAGE, "--seed must not be negative");
     int code = cli_job_open(&job, cli);
     if (code == 0) {
@@ -30,11 +31,11 @@ int cli_check(Cli *cli) {
         if (cli->gpu || cli->no_gpu) opt.gpu = cli->gpu ? CHECK_GPU_YES : CHECK_GPU_NO;
         attngen_status s = ag_check(job.ctx, &opt, &r);
         cli_progress_clear();
-        bool ran = r.passed + r.failed + r.refused > 0;
-        char refused[48] = "";
-        if (r.refused) snprintf(refused, sizeof refused, ", %d refused (no tensor map)", r.refused);
+        bool ran = r.passed + r.failed > 0;
+        char portable[48] = "";
+        if (r.portable) snprintf(portable, sizeof portable, ", %d of them by the portable kernel", r.portable);
         if (ran)
-            printf("%s: %d passed, %d failed%s, in %.1f s; %s%s\n", r.program, r.passed, r.failed, refused, r.seconds,
+            printf("%s: %d passed, %d failed%s, in %.1f s; %s%s\n", r.program, r.passed, r.failed, portable, r.seconds,
                    *r.device ? "simulator and " : "simulator", r.device);
         if (s == ATTNGEN_OK && !ran) code = cli_error(EXIT_USAGE, "no case has a name with `%s`", cli->only ? cli->only : "");
         if (s != ATTNGEN_OK) code = r.failed ? attngen_exit_code(s) : cli_fail(job.ctx, s);

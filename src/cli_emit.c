@@ -6,11 +6,11 @@
 static const struct {
     const char *name;
     attngen_artefact what;
-    bool has_passes, needs_nvrtc;
-} artefact[] = {
-    {"cu", ATTNGEN_EMIT_CU, false, false},     {"spec", ATTNGEN_EMIT_SPEC, false, false},         {"math", ATTNGEN_EMIT_MATH, true, false},
-    {"tile", ATTNGEN_EMIT_TILE, true, false},  {"schedule", ATTNGEN_EMIT_SCHEDULE, false, false}, {"ptx", ATTNGEN_EMIT_PTX, false, true},
-    {"cubin", ATTNGEN_EMIT_CUBIN, false, true}};
+    bool has_passes, needs_nvrtc, is_code;
+} artefact[] = {{"cu", ATTNGEN_EMIT_CU, false, false, true},     {"spec", ATTNGEN_EMIT_SPEC, false, false, false},
+                {"math", ATTNGEN_EMIT_MATH, true, false, false}, {"tile", ATTNGEN_EMIT_TILE, true, false, false},
+                {"ptx", ATTNGEN_EMIT_PTX, false, true, true},    {"schedule", ATTNGEN_EMIT_SCHEDULE, false, false, false},
+                {"cubin", ATTNGEN_EMIT_CUBIN, false, true, true}};
 
 static int emit(Job *job, const Cli *cli, int row, Output *out) {
     attngen_program *program = NULL;
@@ -28,6 +28,7 @@ int cli_emit(Cli *cli) {
     int row = 0;
     while (cli->as && strcmp(artefact[row].name, cli->as) != 0) row++;
     if (cli->after && !artefact[row].has_passes) return cli_error(EXIT_USAGE, "--after goes with --as math or --as tile");
+    if (cli->debug_hang && !artefact[row].is_code) return cli_error(EXIT_USAGE, "--debug-hang goes with --as cu, ptx or cubin");
     int code = cli_job_open(&job, cli);
     if (code == 0) code = cli_output_open(&out, cli->out, artefact[row].what == ATTNGEN_EMIT_CUBIN);
     if (code == 0) {

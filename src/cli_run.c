@@ -209,6 +209,8 @@ int cli_run(Cli *cli) {
     Run *r = calloc(1, sizeof *r);
     if (!r) return cli_error(1, "out of memory");
     if (cli->cpu && cli->reference) return free(r), cli_error(EXIT_USAGE, "--cpu and --reference exclude each other");
+    if (cli->debug_hang && (cli->cpu || cli->reference))
+        return free(r), cli_error(EXIT_USAGE, "--debug-hang is for the GPU, and --%s rules it out", cli->cpu ? "cpu" : "reference");
     int code = cli_job_open(&r->job, cli);
     if (code == 0) code = read_names(r, cli);
     if (code == 0) code = agree(r);

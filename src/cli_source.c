@@ -100,6 +100,7 @@ int cli_context(attngen_context **out, const Cli *cli, bool say_arch) {
     options.arch = cli->arch;
     options.device = (int)cli->device;
     options.warn = warn;
+    options.debug_hang = cli->debug_hang;
     attngen_status s = attngen_create(out, &options);
     if (s != ATTNGEN_OK) return cli_fail(*out, s);
     const char *why = "";

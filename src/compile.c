@@ -23,14 +23,6 @@ const Pass ag_pass[] = {
 /* By bit. */
 static const char *const fact_name[] = {"lowered", "simple", "axes", "range", "stream", "tiled", "split", "pipelined", "placed"};
 
-typedef struct Request {
-    const attngen_source *spec, *schedule; /* schedule NULL: the shipped one that fits */
-    const char *arch;
-    const attngen_dim *dims;
-    size_t ndims;
-    const char *after;
-} Request;
-
 /* ---- passes */
 
 static void check_needs(const Fn *fn, const Pass *p) {
@@ -161,6 +153,7 @@ static void compile(Compilation *c, const Request *r) {
     if (r->after && strcmp(r->after, "lower") == 0) return;
     run_passes(fn, r);
     if (r->after) return;
+    fn->kernel->bounded = r->debug_hang && ag_has_mbarriers(fn->kernel);
     ag_emit(&c->cu, fn->kernel);
     if (c->cu.oom) ag_oom(fn->d->arena);
     ag_program_meta(&c->meta, fn->kernel);
@@ -177,15 +170,14 @@ static bool compile_guarded(Compilation *c, const Request *r) {
     }
 }
 
-Compilation *ag_compile_text(const attngen_source *spec, const attngen_source *schedule, const char *arch, const attngen_dim *dims, size_t ndims,
-                             const char *after) {
-    const Request r = {spec, schedule, arch, dims, ndims, after};
+Compilation *ag_compile(const Request *r) {
     Compilation *c = calloc(1, sizeof *c);
     if (!c) return NULL;
+    c->debug_hang = r->debug_hang;
     c->diag.arena = ag_arena_new();
     if (c->diag.arena) {
         ag_arena_on_oom(c->diag.arena, &c->diag.jump);
-        bool ok = compile_guarded(c, &r);
+        bool ok = compile_guarded(c, r);
         ag_arena_on_oom(c->diag.arena, NULL);
         if (ok) return c;
     }
@@ -193,11 +185,16 @@ Compilation *ag_compile_text(const attngen_source *spec, const attngen_source *s
     return NULL;
 }
 
+Compilation *ag_compile_text(const attngen_source *spec, const attngen_source *schedule, const char *arch, const attngen_dim *dims, size_t ndims,
+                             const char *after) {
+    return ag_compile(&(Request){spec, schedule, arch, dims, ndims, after, false});
+}
+
 static attngen_source source_of(const DiagFile *f) { return (attngen_source){f->name.s, f->text.s, (size_t)f->text.n}; }
 
 Compilation *ag_compile_again(const Compilation *c, const char *after) {
     attngen_source spec = source_of(&c->diag.file[1]), schedule = source_of(&c->diag.file[2]);
-    return ag_compile_text(&spec, &schedule, c->fn.target->name, c->dims, c->ndims, after);
+    return ag_compile(&(Request){&spec, &schedule, c->fn.target->name, c->dims, c->ndims, after, c->debug_hang});
 }
 
 void ag_compilation_free(Compilation *c) {

@@ -40,7 +40,7 @@ void ag_pass_split(Fn *fn);
 void ag_pass_pipeline(Fn *fn);
 void ag_pass_place(Fn *fn);
 void ag_flag_guard(Kernel *k, Block *b, Ref masked); /* pass_split.c: of the steps in b, only those with `masked` apply the guard */
-void ag_specialise(Fn *fn); /* specialise.c: what pipeline does for mma.family wgmma */
+void ag_specialise(Fn *fn);                          /* specialise.c: what pipeline does for mma.family wgmma */
 
 typedef struct Pass {
     const char *name;
@@ -62,10 +62,22 @@ typedef struct Compilation {
     const char *schedule_name, *numerics; /* NUL-terminated */
     bool shipped;                         /* the schedule is a shipped one to the byte */
     bool chosen;                          /* none was given: it is the one that fits */
+    bool debug_hang;                      /* was asked for; whether it has an effect: fn.kernel->bounded */
 } Compilation;
 
-/* Everything up to the CUDA text.  NULL only if out of memory; else look at diag.status of the result.  after: stop after this pass ("lower": before the
- * first), no text then; NULL: all. */
+/* What to compile. */
+typedef struct Request {
+    const attngen_source *spec, *schedule; /* schedule NULL: the shipped one that fits */
+    const char *arch;
+    const attngen_dim *dims;
+    size_t ndims;
+    const char *after; /* stop after this pass ("lower": before the first), no text then; NULL: all */
+    bool debug_hang;   /* Kernel.bounded, where there are mbarriers */
+} Request;
+
+/* Everything up to the CUDA text.  NULL only if out of memory; else look at diag.status of the result. */
+Compilation *ag_compile(const Request *r);
+/* The same without debug_hang. */
 Compilation *ag_compile_text(const attngen_source *spec, const attngen_source *schedule, const char *arch, const attngen_dim *dims, size_t ndims,
                              const char *after);
 /* The same inputs once more, up to pass `after`. */

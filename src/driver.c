@@ -253,6 +253,8 @@ void ag_driver_unload(Loaded *l) {
     free(l);
 }
 
+Driver *ag_loaded_driver(const Loaded *l) { return l->driver; }
+
 /* ---- launching */
 
 attngen_status ag_driver_launch(Loaded *l, int device, int index, uint32_t blocks, const void *params, void *stream, Err *e) {
@@ -276,12 +278,15 @@ attngen_status ag_driver_launch(Loaded *l, int device, int index, uint32_t block
 }
 
 static int encode(const CudaApi *cu, const TmapArgs *a, void *map) {
-    const unsigned box[4] = {64, a->box_rows, 1, 1}, step[4] = {1, 1, 1, 1};
+    enum { PANEL = 64, PANEL_BYTES = 128 };
+    const unsigned step[5] = {1, 1, 1, 1, 1}, box[5] = {PANEL, a->box_rows, a->panels ? a->panels : 1, 1, 1};
+    const uint64_t panels[5] = {PANEL, a->dim[1], a->panels, a->dim[2], a->dim[3]},
+                   apart[4] = {a->stride[0], PANEL_BYTES, a->stride[1], a->stride[2]};
     int type = a->dtype == ATTNGEN_F16 ? CU_TMAP_F16 : CU_TMAP_BF16;
     memset(map, 0, TMAP_BYTES);
     if (!a->data) return 0;
-    return cu->tensor_map(map, type, 4, a->data, a->dim, a->stride, box, step, CU_TMAP_NOT_INTERLEAVED, CU_TMAP_SWIZZLE_128B, CU_TMAP_PROMOTE_128B,
-                          CU_TMAP_FILL_ZEROS);
+    return cu->tensor_map(map, type, a->panels ? 5 : 4, a->data, a->panels ? panels : a->dim, a->panels ? apart : a->stride, box, step,
+                          CU_TMAP_NOT_INTERLEAVED, CU_TMAP_SWIZZLE_128B, CU_TMAP_PROMOTE_128B, CU_TMAP_FILL_ZEROS);
 }
 
 /* The driver looks the address up, so it wants a context. */

@@ -103,9 +103,11 @@ typedef struct Target {
     int shared_sm;    /* bytes per SM; each resident block costs 1 KB more than it asks for */
     int regs_sm, regs_thread, threads_block, threads_sm, blocks_sm;
     bool has_cp_async, has_mma_bf16, has_wgmma;
+    const char *portable; /* target of the kernels that run here too and take any tensor; NULL: those of this target do */
 } Target;
 const Target *ag_target_find(const char *name); /* NULL if unknown */
 const Target *ag_target_at(size_t index);       /* NULL past the end */
+const Target *ag_target_of_device(int sm);      /* the one with the most for a device of this compute capability (90: 9.0); NULL if there is none */
 
 /* ---- schedule.c */
 typedef enum Decided { BY_FILE, BY_RULE, BY_DEFAULT } Decided; /* who decided a field: the file, a rule for `auto`, or the field's default */
@@ -135,10 +137,11 @@ typedef struct FieldInfo {
     const char *names, *doc; /* names: values of an enum, separated by blanks */
 } FieldInfo;
 extern const FieldInfo ag_field[F_COUNT];
-typedef enum StoreWay { STORE_SMEM, STORE_DIRECT, STORE_TMA } StoreWay;                           /* values of F_O_STORE */
+typedef enum StoreWay { STORE_SMEM, STORE_DIRECT, STORE_TMA } StoreWay;                          /* values of F_O_STORE */
 typedef enum Persistence { PERSISTENT_NONE, PERSISTENT_STATIC, PERSISTENT_DYNAMIC } Persistence; /* of F_PERSISTENT */
-typedef enum Family { FAMILY_MMA_SYNC, FAMILY_WGMMA } Family; /* values of F_MMA_FAMILY */
-Str ag_field_word(const FieldInfo *info, int64_t v);          /* value v of an enum or a bool as it is written */
+typedef enum WeightsIn { WEIGHTS_REGS, WEIGHTS_SMEM } WeightsIn;                                 /* of F_P_OPERAND */
+typedef enum Family { FAMILY_MMA_SYNC, FAMILY_WGMMA } Family;                                    /* values of F_MMA_FAMILY */
+Str ag_field_word(const FieldInfo *info, int64_t v);                                             /* value v of an enum or a bool as it is written */
 
 typedef struct Schedule {
     Str name, notes;
@@ -152,7 +155,7 @@ typedef struct Schedule {
         bool masked;         /* specs with a mask only */
         int64_t max_queries; /* launches with up to so many only, 0: any */
     } default_for;           /* without a schedule of the user's: for what a shipped one is taken */
-    int order[3]; /* grid.order, fastest first: AX_Q (written m), AX_H, AX_B */
+    int order[3];            /* grid.order, fastest first: AX_Q (written m), AX_H, AX_B */
     Span order_span;
 } Schedule;
 /* Why a field has no effect with the schedule's mma.family, in words; NULL if it has. */
@@ -163,8 +166,9 @@ Schedule *ag_schedule_read(Diag *d, uint16_t file);
 /* ---- schedule_close.c
  * Closes every `auto` for this spec and target and checks that the schedule applies to them (arch, head dim). */
 void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t);
-int ag_barrier_bytes(const Schedule *s);                      /* of mbarriers and slots, of a closed schedule */
-bool ag_own_output_tile(const Schedule *s, int D, int Dv); /* wgmma: does O have shared memory of its own? */
+bool ag_schedule_is_for(const Schedule *s, const Target *t); /* target.arch has it */
+int ag_barrier_bytes(const Schedule *s);                     /* of mbarriers and slots, of a closed schedule */
+bool ag_own_output_tile(const Schedule *s, int D, int Dv);   /* wgmma: does O have shared memory of its own? */
 void ag_schedule_print(
     Buf *out, const Schedule
                   *s); /* schedule_print.c: closed form: YAML that reads back, the fields with an effect, a comment per field saying who decided it */

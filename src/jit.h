@@ -28,14 +28,14 @@ typedef struct Formula {
 int64_t ag_formula(const Formula *f, const int64_t *sizes);
 
 typedef enum SlotKind {
-    SLOT_POINTER, /* device address of tensor `index` */
-    SLOT_STRIDE,  /* int64, elements: stride `dim` of tensor `index` */
-    SLOT_SIZE,    /* int32: size `index` (SZ_*) */
-    SLOT_FLOAT,   /* float: scalar parameter `index` */
-    SLOT_INT,     /* int32: scalar parameter `index` */
-    SLOT_TMAP,    /* 128 bytes, 64-byte aligned: tensor map `index` of the program (TmapMeta) */
+    SLOT_POINTER,   /* device address of tensor `index` */
+    SLOT_STRIDE,    /* int64, elements: stride `dim` of tensor `index` */
+    SLOT_SIZE,      /* int32: size `index` (SZ_*) */
+    SLOT_FLOAT,     /* float: scalar parameter `index` */
+    SLOT_INT,       /* int32: scalar parameter `index` */
+    SLOT_TMAP,      /* 128 bytes, 64-byte aligned: tensor map `index` of the program (TmapMeta) */
     SLOT_WORKSPACE, /* device address of the workspace */
-    SLOT_VEC      /* int32: bit i set if tensor i can be moved by 16-byte pieces (base, strides and extent allow it) */
+    SLOT_VEC        /* int32: bit i set if tensor i can be moved by 16-byte pieces (base, strides and extent allow it) */
 } SlotKind;
 /* One field of the kernel's argument struct. */
 typedef struct Slot {
@@ -55,9 +55,10 @@ typedef struct ScalarMeta {
     uint8_t pad[5];
     double deflt;
 } ScalarMeta;
-/* How a kernel reads a tensor by TMA: a 4-D map (d, s, h, b), box 64 x box_rows x 1 x 1, 128-byte swizzle; elements past the extents read as 0. */
+/* How a kernel moves a tensor by TMA, in panels of 64 channels with 128-byte swizzle; elements past the extents read as 0.  panels 0: one at a time, map
+ * (d, s, h, b), box 64 x box_rows x 1 x 1.  Else all `panels` of a tile, which make up the tensor's rows, at once: map (64, s, panel, h, b), box 64 x box_rows x panels. */
 typedef struct TmapMeta {
-    uint8_t tensor, pad;
+    uint8_t tensor, panels;
     uint16_t box_rows;
 } TmapMeta;
 enum { META_TMAPS = 4, TMAP_BYTES = 128 };
@@ -109,10 +110,13 @@ typedef struct Compiled {
     bool tuned;                 /* this NVRTC took every option of ag_nvrtc_options that is meant for the arch: shipped schedules do not spill */
     int registers, spill_bytes; /* per thread, stores + loads, of the worst kernel, read from the ptxas report; 0 for PTX */
 } Compiled;
-/* ptx: PTX text (NUL-terminated, size without it) instead of a cubin.  ATTNGEN_E_COMPILE: e has the head of the log, out->log all of it; a ptxas
- * warning C75xx (serialised wgmma, ignored setmaxnreg) is one.  ATTNGEN_E_UNSUPPORTED: this NVRTC does not know the architecture.
+enum {
+    NVRTC_PTX = 1, /* PTX text (NUL-terminated, size without it) instead of a cubin */
+    NVRTC_SLOW = 2 /* what ptxas warns of by C75xx (serialised wgmma, ignored setmaxnreg) is meant to be: no error.  For debug-hang builds alone. */
+};
+/* flags: of the above.  ATTNGEN_E_COMPILE: e has the head of the log, out->log all of it; a warning C75xx of ptxas is one.  ATTNGEN_E_UNSUPPORTED: this NVRTC does not know the architecture.
  * *out is to be freed whatever is returned. */
-attngen_status ag_nvrtc_compile(Nvrtc *n, const char *source, const char *arch, bool ptx, Compiled *out, Err *e);
+attngen_status ag_nvrtc_compile(Nvrtc *n, const char *source, const char *arch, unsigned flags, Compiled *out, Err *e);
 void ag_compiled_free(Compiled *c);
 /* Reads a ptxas report.  warning (may be NULL) gets the first line with a C75xx, "" if there is none. */
 void ag_ptxas_report(const char *log, int *registers, int *spill_bytes, char *warning, size_t n);
@@ -160,6 +164,7 @@ typedef struct Loaded Loaded; /* a cubin loaded with cuLibraryLoadData: valid in
  * there may be captured into a graph; on another device the first launch does that.  ATTNGEN_E_UNSUPPORTED: the device cannot run m->arch. */
 attngen_status ag_driver_load(Driver *d, int device, const void *cubin, size_t size, const ProgramMeta *m, Loaded **out, Err *e);
 void ag_driver_unload(Loaded *l);
+Driver *ag_loaded_driver(const Loaded *l); /* which has loaded it */
 /* Enqueues kernel `index` in the current context, or in the primary one of `device` if none is current; params: its argument struct of param_bytes.
  * blocks 0: nothing is launched.  Allocates nothing, takes no lock, does not synchronise. */
 attngen_status ag_driver_launch(Loaded *l, int device, int index, uint32_t blocks, const void *params, void *stream, Err *e);
@@ -168,6 +173,7 @@ typedef struct TmapArgs {
     void *data;                 /* NULL: nothing is read through this map, which is then all zeros */
     uint64_t dim[4], stride[3]; /* d s h b, in elements; s h b, in bytes */
     uint32_t box_rows, dtype;   /* dtype: ATTNGEN_F16 or ATTNGEN_BF16 */
+    uint32_t panels, pad;       /* of TmapMeta */
 } TmapArgs;
 /* Encodes n of them, TMAP_BYTES each, 64-byte aligned.  Context and costs as of ag_driver_launch.  m->ntmap of l must not be 0. */
 attngen_status ag_driver_tmaps(Loaded *l, int device, int n, const TmapArgs *args, void *maps, Err *e);
@@ -188,12 +194,15 @@ attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *sizes, Err *e
 /* Resolves names, checks what can be checked (missing q k v o, null data, strides of outputs that overlap, scale > 0), decides `vec`.
  * sizes: checked before by ag_sizes_check. */
 attngen_status ag_args_bind(BoundArgs *out, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e);
-/* ATTNGEN_E_UNSUPPORTED, and why, if a tensor that the program reads by TMA cannot be described by a tensor map. */
-attngen_status ag_args_mappable(const BoundArgs *b, Err *e);
-/* Launches every kernel of b->meta, which is that of l, in order on `stream`.  Tensor maps equal to those of this thread's last launch are reused. */
+/* Whether tensor maps describe all tensors that the program reads by TMA. */
+bool ag_args_mappable(const BoundArgs *b);
+/* Launches every kernel of b->meta, which is that of l, in order on `stream`; b is mappable.  Tensor maps equal to those of this thread's last launch are reused. */
 attngen_status ag_launch(Loaded *l, const BoundArgs *b, int device, void *stream, Err *e);
 void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params); /* writes k->param_bytes; tensor maps are left zero */
-/* "q: element-wise loads, stride of d is 2; o: ..."; "" if every tensor of rank 4 goes by 16-byte pieces or by TMA.  For one that ag_args_mappable
- * refuses, what that says. */
+/* "q: element-wise loads, stride of d is 2; o: ..."; "" if every tensor of rank 4 goes by 16-byte pieces or by TMA. */
 void ag_args_explain(const BoundArgs *b, char *buf, size_t n);
+/* "q: stride of d is 2, TMA takes 1; k: ..."; "" if b is mappable. */
+void ag_args_unmapped(const BoundArgs *b, char *buf, size_t n);
+/* How one tensor is moved, or why it cannot be: "q: TMA", "q: 16-byte pieces", or as the two above. */
+void ag_args_way(const BoundArgs *b, int tensor, char *buf, size_t n);
 #endif

@@ -265,36 +265,29 @@ static bool is_moved(const BoundArgs *b, int i) {
     return !nothing && !is_empty(b, &b->meta->tensor[i]) && b->data[i];
 }
 
-/* Whether no tensor map describes tensor i, and why.  Extents need no check: they are below 2^32. */
-static bool has_no_map(const BoundArgs *b, int i, char *out, size_t n) {
-    static const char advice[] = "compile for sm_90 (attngen_options.arch) for such tensors";
+/* The largest stride in a tensor map is below 2^40 bytes. */
+static int64_t most_stride(const TensorMeta *t) { return (((int64_t)1 << 40) - PIECE) / t->elem_bytes; }
+
+enum { MAPPED = -2, BAD_DATA = -1 };
+
+/* Why no tensor map describes tensor i: BAD_DATA, or the dim whose stride is to blame; MAPPED if one does.  Extents need no check: they are below 2^32. */
+static int why_no_map(const BoundArgs *b, int i) {
     const TensorMeta *t = &b->meta->tensor[i];
-    int last = t->rank - 1, per_piece = PIECE / t->elem_bytes, past = (int)((uintptr_t)b->data[i] % PIECE);
-    int64_t most = ((int64_t)1 << 40) / t->elem_bytes - per_piece;
-    if (!is_moved(b, i)) return false;
-    if (past) {
-        snprintf(out, n, "%s: data is %d bytes past a multiple of %d, TMA takes 0: %s", t->name, past, PIECE, advice);
-        return true;
-    }
+    int last = t->rank - 1, per_piece = PIECE / t->elem_bytes;
+    if (!is_moved(b, i)) return MAPPED;
+    if ((uintptr_t)b->data[i] % PIECE) return BAD_DATA;
     for (int dim = last; dim >= 0; dim--) {
         int64_t s = b->stride[i][dim];
-        if (extent(b, t, dim) == 1 || (dim == last ? s == 1 : s > 0 && s <= most && s % per_piece == 0)) continue;
-        if (dim == last)
-            snprintf(out, n, "%s: stride of %c is %lld, TMA takes 1: %s", t->name, letter(t, dim), LL(s), advice);
-        else
-            snprintf(out, n, "%s: stride of %c is %lld, TMA takes multiples of %d from %d to %lld: %s", t->name, letter(t, dim), LL(s), per_piece,
-                     per_piece, LL(most), advice);
-        return true;
+        if (extent(b, t, dim) != 1 && (dim == last ? s != 1 : s <= 0 || s > most_stride(t) || s % per_piece != 0)) return dim;
     }
-    return false;
+    return MAPPED;
 }
 
-attngen_status ag_args_mappable(const BoundArgs *b, Err *e) {
-    char why[256];
+bool ag_args_mappable(const BoundArgs *b) {
     for (uint32_t i = 0; i < b->meta->ntmap; i++) {
-        if (has_no_map(b, b->meta->tmap[i].tensor, why, sizeof why)) return ag_err(e, ATTNGEN_E_UNSUPPORTED, "%s", why);
+        if (why_no_map(b, b->meta->tmap[i].tensor) != MAPPED) return false;
     }
-    return ATTNGEN_OK;
+    return true;
 }
 
 /* The tensor whose first row stands in for one without elements: a kernel fetches a tile even where there are no keys, so the map must be a legal one; what it
@@ -312,6 +305,7 @@ static void set_tmap(TmapArgs *out, const BoundArgs *b, const TmapMeta *m) {
     if (!is_moved(b, from)) return;
     out->data = b->data[from];
     out->box_rows = m->box_rows;
+    out->panels = m->panels;
     out->dtype = (uint32_t)b->meta->dtype;
     for (int k = 0; k < 4; k++) out->dim[k] = (uint64_t)(from == i || k == 0 ? extent(b, t, 3 - k) : 1);
     for (int k = 0; k < 3; k++) out->stride[k] = (uint64_t)(out->dim[k + 1] > 1 ? b->stride[from][2 - k] * t->elem_bytes : row);
@@ -323,13 +317,12 @@ static _Thread_local struct {
     _Alignas(64) char map[META_TMAPS][TMAP_BYTES];
 } last_maps;
 
-_Static_assert(sizeof(TmapArgs) == 72, "TmapArgs has padding: it is compared as bytes");
+_Static_assert(sizeof(TmapArgs) == 80, "TmapArgs has padding: it is compared as bytes");
 
 /* Writes the maps into the argument struct of k. */
 static attngen_status pack_maps(Loaded *l, const BoundArgs *b, int device, const KernelMeta *k, char *params, Err *e) {
     TmapArgs args[META_TMAPS] = {0};
-    attngen_status s = ag_args_mappable(b, e);
-    if (s != ATTNGEN_OK) return s;
+    attngen_status s = ATTNGEN_OK;
     for (uint32_t i = 0; i < b->meta->ntmap; i++) set_tmap(&args[i], b, &b->meta->tmap[i]);
     if (memcmp(args, last_maps.args, sizeof args)) {
         s = ag_driver_tmaps(l, device, (int)b->meta->ntmap, args, last_maps.map, e);
@@ -346,6 +339,22 @@ static attngen_status pack_maps(Loaded *l, const BoundArgs *b, int device, const
 
 /* ---- notes */
 
+/* Why tensor i has no map; "" if it has one, or needs none. */
+static void explain_map(const BoundArgs *b, int i, char *out, size_t n) {
+    const TensorMeta *t = &b->meta->tensor[i];
+    int dim = is_mapped(b->meta, i) ? why_no_map(b, i) : MAPPED, per_piece = PIECE / t->elem_bytes;
+    out[0] = 0;
+    if (dim == MAPPED) return;
+    if (dim == BAD_DATA)
+        snprintf(out, n, "%s: data is %d bytes past a multiple of %d, TMA takes 0", t->name, (int)((uintptr_t)b->data[i] % PIECE), PIECE);
+    else if (dim == t->rank - 1)
+        snprintf(out, n, "%s: stride of %c is %lld, TMA takes 1", t->name, letter(t, dim), LL(b->stride[i][dim]));
+    else
+        snprintf(out, n, "%s: stride of %c is %lld, TMA takes multiples of %d from %d to %lld", t->name, letter(t, dim), LL(b->stride[i][dim]),
+                 per_piece, per_piece, LL(most_stride(t)));
+}
+
+/* Why tensor i does not go by 16-byte pieces; "" if it does, or goes by TMA. */
 static void explain_tensor(const BoundArgs *b, int i, char *out, size_t n) {
     const TensorMeta *t = &b->meta->tensor[i];
     const char *what = t->output ? "stores" : "loads";
@@ -353,11 +362,7 @@ static void explain_tensor(const BoundArgs *b, int i, char *out, size_t n) {
     long long stride, ext;
     Reason why = why_not(b, i, &dim);
     out[0] = 0;
-    if (is_mapped(b->meta, i)) {
-        has_no_map(b, i, out, n);
-        return;
-    }
-    if (why == MOVES_IN_PIECES) return;
+    if (is_mapped(b->meta, i) || why == MOVES_IN_PIECES) return;
     stride = LL(b->stride[i][dim]);
     ext = LL(extent(b, t, dim));
     switch (why) {
@@ -372,16 +377,30 @@ static void explain_tensor(const BoundArgs *b, int i, char *out, size_t n) {
     }
 }
 
-void ag_args_explain(const BoundArgs *b, char *buf, size_t n) {
+/* What `explain` has to say of every tensor with rows. */
+static void explain_all(const BoundArgs *b, void (*explain)(const BoundArgs *, int, char *, size_t), char *buf, size_t n) {
     char one[256];
     size_t used = 0;
     if (!n) return;
     buf[0] = 0;
     for (int i = 0; i < (int)b->meta->ntensor && used < n; i++) {
         if (!has_rows(b, i) || is_empty(b, &b->meta->tensor[i])) continue;
-        explain_tensor(b, i, one, sizeof one);
+        explain(b, i, one, sizeof one);
         if (one[0]) used += (size_t)snprintf(buf + used, n - used, "%s%s", used ? "; " : "", one);
     }
+}
+
+void ag_args_explain(const BoundArgs *b, char *buf, size_t n) { explain_all(b, explain_tensor, buf, n); }
+void ag_args_unmapped(const BoundArgs *b, char *buf, size_t n) { explain_all(b, explain_map, buf, n); }
+
+void ag_args_way(const BoundArgs *b, int i, char *buf, size_t n) {
+    const TensorMeta *t = &b->meta->tensor[i];
+    bool rows = has_rows(b, i), mapped = is_mapped(b->meta, i);
+    buf[0] = 0;
+    if (rows && !is_empty(b, t)) explain_map(b, i, buf, n);
+    if (rows && !is_empty(b, t) && !buf[0]) explain_tensor(b, i, buf, n);
+    if (!buf[0])
+        snprintf(buf, n, "%s: %s", t->name, is_empty(b, t) ? "no elements" : mapped ? "TMA" : rows ? "16-byte pieces" : "element by element");
 }
 
 /* ---- the argument struct */

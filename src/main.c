@@ -12,10 +12,18 @@
     }
 #define SHARED_DEVICE                                                                                                                                \
     { 0, "device", "N", OPT_INT, AT(device), NULL, "CUDA device to use (default: 0)" }
+#define SHARED_DEBUG                                                                                                                                 \
+    { 0, "debug-hang", NULL, OPT_FLAG, AT(debug_hang), NULL, "a kernel that hangs says where and fails: waits on mbarriers are bounded; slower" }
 #define SHARED_SET                                                                                                                                   \
     { 0, "set", "NAME=VALUE", OPT_LIST, AT(set), NULL, "scalar at launch: scale or a parameter of the spec" }
 #define SHARED_OFFSET                                                                                                                                \
     { 0, "offset", "N", OPT_INT, AT(offset), NULL, "position of the first query (default: Sk - Sq, so that the last ones align)" }
+#define SHARED_SHAPE                                                                                                                                 \
+    {'B', "batch", "N", OPT_INT, AT(B), NULL, "batch (default: 16384 tokens in all)"},                                                               \
+        {0, "heads", "N", OPT_INT, AT(heads), NULL, "query heads (default: 2048 / D)"},                                                              \
+        {0, "kv-heads", "N", OPT_INT, AT(kv_heads), NULL, "KV heads (default: as many as the spec allows)"},                                         \
+        {0, "sq", "N", OPT_INT, AT(sq), NULL, "query length (default: that of the keys)"},                                                           \
+        {0, "sk", "N", OPT_INT, AT(sk), NULL, "key length (default: 4096)"}, SHARED_OFFSET
 #define END                                                                                                                                          \
     {'h', "help", NULL, OPT_FLAG, AT(help), NULL, "show this help"}, { 0, NULL, NULL, OPT_FLAG, 0, NULL, NULL }
 
@@ -23,6 +31,7 @@ static const Option emit_options[] = {
     SHARED_COMPILE,
     {0, "as", "WHAT", OPT_TEXT, AT(as), "spec math tile schedule cu ptx cubin", "which artefact (default: cu); ptx and cubin need NVRTC"},
     {0, "after", "PASS", OPT_TEXT, AT(after), NULL, "the IR of math or tile after this pass, e.g. hoist or split"},
+    SHARED_DEBUG,
     {'o', "output", "FILE", OPT_TEXT, AT(out), "FILES", "write to FILE, which appears whole or not at all (default: stdout)"},
     END};
 
@@ -39,6 +48,7 @@ static const Option check_options[] = {SHARED_COMPILE,
                                        {0, "case", "TEXT", OPT_TEXT, AT(only), NULL, "only the cases whose name contains TEXT"},
                                        {0, "gpu", NULL, OPT_FLAG, AT(gpu), NULL, "fail if there is no GPU to run on"},
                                        {0, "no-gpu", NULL, OPT_FLAG, AT(no_gpu), NULL, "the simulator only"},
+                                       SHARED_DEBUG,
                                        SHARED_DEVICE,
                                        END};
 
@@ -53,21 +63,25 @@ static const Option run_options[] = {
     {0, "out-dtype", "TYPE", OPT_TEXT, AT(out_dtype), "f16 bf16 f32", "type of the file of o (default: that of q's file)"},
     {0, "cpu", NULL, OPT_FLAG, AT(cpu), NULL, "through the simulator: needs no GPU"},
     {0, "reference", NULL, OPT_FLAG, AT(reference), NULL, "through the double-precision reference: needs no GPU"},
+    SHARED_DEBUG,
     SHARED_DEVICE,
     END};
 
 static const Option bench_options[] = {SHARED_COMPILE,
-                                       {'B', "batch", "N", OPT_INT, AT(B), NULL, "batch (default: 16384 tokens in all)"},
-                                       {0, "heads", "N", OPT_INT, AT(heads), NULL, "query heads (default: 2048 / D)"},
-                                       {0, "kv-heads", "N", OPT_INT, AT(kv_heads), NULL, "KV heads (default: as many as the spec allows)"},
-                                       {0, "sq", "N", OPT_INT, AT(sq), NULL, "query length (default: that of the keys)"},
-                                       {0, "sk", "N", OPT_INT, AT(sk), NULL, "key length (default: 4096)"},
+                                       SHARED_SHAPE,
                                        SHARED_SET,
-                                       SHARED_OFFSET,
                                        {0, "runs", "N", OPT_INT, AT(runs), NULL, "timed launches (default: 30); the median counts"},
                                        {0, "json", NULL, OPT_FLAG, AT(json), NULL, "one JSON object instead of text"},
+                                       SHARED_DEBUG,
                                        SHARED_DEVICE,
                                        END};
+
+static const Option bind_options[] = {SHARED_COMPILE,
+                                      SHARED_SHAPE,
+                                      {0, "layout", "NAME", OPT_TEXT, AT(layout), "plain tail bshd pitch step broadcast reversed odd",
+                                       "how the tensors lie in memory (default: plain)"},
+                                      SHARED_DEVICE,
+                                      END};
 
 static const Option help_options[] = {{0, "man", NULL, OPT_FLAG, AT(man), NULL, "print the man page (roff)"},
                                       {0, "completion", "SHELL", OPT_TEXT, AT(completion), "bash", "print a completion script"},
@@ -83,6 +97,7 @@ const Verb cli_verb[] = {
     {"check", "SPEC", "compare the kernel, simulated and on the GPU, with the reference", 1, 1, "specs", check_options, cli_check},
     {"run", "SPEC", "run a kernel on tensors from .npy files", 1, 1, "specs", run_options, cli_run},
     {"bench", "SPEC", "time a kernel on the GPU", 1, 1, "specs", bench_options, cli_bench},
+    {"bind", "SPEC", "say what a launch with these sizes takes, and how it moves its tensors", 1, 1, "specs", bind_options, cli_bind},
     {"list", "specs|schedules|archs", "list what is shipped", 1, 1, "specs schedules archs", no_options, cli_list},
     {"cache", "path|list|clear", "the cache of compiled kernels", 1, 1, "path list clear", no_options, cli_cache},
     {"doctor", "", "say what was found on this machine: NVRTC, driver, devices, cache", 0, 0, NULL, device_options, cli_doctor},

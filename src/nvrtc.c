@@ -204,39 +204,39 @@ static attngen_status read_image(const Nvrtc *n, NvrtcProgram p, bool ptx, Compi
     return r == NVRTC_OK ? ATTNGEN_OK : ag_err(e, ATTNGEN_E_COMPILE, "NVRTC %d.%d: %s", n->major, n->minor, n->error_string(r));
 }
 
-static attngen_status run(Nvrtc *n, NvrtcProgram p, const char *arch, bool ptx, bool fast, Compiled *out, Err *e) {
+static attngen_status run(Nvrtc *n, NvrtcProgram p, const char *arch, unsigned flags, bool fast, Compiled *out, Err *e) {
     Options o;
-    make_options(&o, n, arch, ptx, fast);
+    make_options(&o, n, arch, flags & NVRTC_PTX, fast);
     int r = n->compile(p, o.n, o.item);
     out->log = read_log(n, p);
     if (!out->log) return ag_err(e, ATTNGEN_E_NOMEM, "out of memory");
     if (r != NVRTC_OK) return compile_error(n, r, &o, out->log, e);
     char warning[512];
     ag_ptxas_report(out->log, &out->registers, &out->spill_bytes, warning, sizeof warning);
-    if (warning[0]) return ag_err(e, ATTNGEN_E_COMPILE, "the generated code does not compile as meant: %s", warning);
-    return read_image(n, p, ptx, out, e);
+    if (warning[0] && !(flags & NVRTC_SLOW)) return ag_err(e, ATTNGEN_E_COMPILE, "the generated code does not compile as meant: %s", warning);
+    return read_image(n, p, flags & NVRTC_PTX, out, e);
 }
 
-static attngen_status compile(Nvrtc *n, const char *source, const char *arch, bool ptx, bool fast, Compiled *out, Err *e) {
+static attngen_status compile(Nvrtc *n, const char *source, const char *arch, unsigned flags, bool fast, Compiled *out, Err *e) {
     NvrtcProgram p = NULL;
     int r = n->create(&p, source, "attngen.cu", 0, NULL, NULL);
     if (r != NVRTC_OK) return ag_err(e, r == NVRTC_OUT_OF_MEMORY ? ATTNGEN_E_NOMEM : ATTNGEN_E_COMPILE, "NVRTC: %s", n->error_string(r));
-    attngen_status s = run(n, p, arch, ptx, fast, out, e);
+    attngen_status s = run(n, p, arch, flags, fast, out, e);
     n->destroy(&p);
     return s;
 }
 
 /* Fast first; a kernel that spills then (head dims between powers of two on sm_8x: up to 900 bytes) is compiled once more with all that ptxas can. */
-attngen_status ag_nvrtc_compile(Nvrtc *n, const char *source, const char *arch, bool ptx, Compiled *out, Err *e) {
+attngen_status ag_nvrtc_compile(Nvrtc *n, const char *source, const char *arch, unsigned flags, Compiled *out, Err *e) {
     memset(out, 0, sizeof *out);
     if (!arch_number(arch) || strlen(arch) > 12) return ag_err(e, ATTNGEN_E_UNSUPPORTED, "'%s' is no architecture", arch);
     attngen_status s = check_arch(n, arch, e);
     if (s != ATTNGEN_OK) return s;
     bool fast = takes_fast(n, arch);
-    s = compile(n, source, arch, ptx, fast, out, e);
+    s = compile(n, source, arch, flags, fast, out, e);
     if (s == ATTNGEN_OK && fast && out->spill_bytes > 0) {
         Compiled slow = {0};
-        bool better = compile(n, source, arch, ptx, false, &slow, e) == ATTNGEN_OK && slow.spill_bytes < out->spill_bytes;
+        bool better = compile(n, source, arch, flags, false, &slow, e) == ATTNGEN_OK && slow.spill_bytes < out->spill_bytes;
         Compiled worse = better ? *out : slow;
         if (better) *out = slow;
         ag_compiled_free(&worse);

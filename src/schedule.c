@@ -27,11 +27,13 @@ static const struct {
     {F_WARPS, FAMILY_MMA_SYNC, "each of roles.consumer.warpgroups has 4 warps"},
     {F_Q_OPERAND, FAMILY_MMA_SYNC, "Q is read from shared memory in every step"},
     {F_ACQUIRE, FAMILY_MMA_SYNC, "every tile of K and V has a barrier of its own"},
+    {F_P_OPERAND, FAMILY_WGMMA, "the weights stay in registers"},
     {F_CONSUMERS, FAMILY_WGMMA, "roles.warps says how many warps compute"},
     {F_REGS_MATH, FAMILY_WGMMA, "all warps have the same registers, which grid.ctas_per_sm bounds"},
     {F_REGS_LOAD, FAMILY_WGMMA, "no warps are set apart for loading"},
     {F_OVERLAP, FAMILY_WGMMA, "a product is complete before the next instruction"},
     {F_Q_STAGES, FAMILY_WGMMA, "a block has one tile of Q"},
+    {F_O_PARTS, FAMILY_WGMMA, "O takes the place of Q, K and V, where there is room"},
     {F_TURNS, FAMILY_WGMMA, "warps issue their products on their own"},
     {F_PERSISTENT, FAMILY_WGMMA, "every tile has a block of its own"},
     {F_FETCH_AHEAD, FAMILY_WGMMA, "every tile has a block of its own"},
@@ -120,11 +122,10 @@ static void read_dtypes(Reading *r, const Doc *x) {
 static void read_masked(Reading *r, const Doc *x) {
     bool *masked = &r->s->default_for.masked;
     if (ag_doc_bool(r->d, x, "default_for.masked", masked) && !*masked)
-        ag_error(r->d, x->span, "default_for.masked: false has no effect, since a schedule is for specs with and without a mask: write true or leave it out");
+        ag_error(r->d, x->span,
+                 "default_for.masked: false has no effect, since a schedule is for specs with and without a mask: write true or leave it out");
 }
-static void read_queries(Reading *r, const Doc *x) {
-    ag_doc_int(r->d, x, "default_for.queries.max", 1, MAX_QUERIES, &r->s->default_for.max_queries);
-}
+static void read_queries(Reading *r, const Doc *x) { ag_doc_int(r->d, x, "default_for.queries.max", 1, MAX_QUERIES, &r->s->default_for.max_queries); }
 
 static void read_order(Reading *r, const Doc *x) {
     static const char *const names[] = {"m", "h", "b", NULL};

@@ -23,7 +23,7 @@ typedef struct Closing {
 static int value(const Closing *c, FieldId id) { return (int)c->s->f[id].v; }
 static bool wgmma(const Closing *c) { return value(c, F_MMA_FAMILY) == FAMILY_WGMMA; }
 
-/* Columns of a tile in shared memory: whole mma.sync operands, or the panels of 128 bytes that wgmma reads. */
+/* Columns of a tile that has D in shared memory: whole mma.sync operands, or the panels of 128 bytes that wgmma reads. */
 static int columns(const Closing *c, int D) { return round_up(D, wgmma(c) ? 64 : 16); }
 
 /* Slots that a persistent block has at most: its tile, and where that is. */
@@ -42,22 +42,25 @@ bool ag_own_output_tile(const Schedule *s, int D, int Dv) {
 }
 
 /* Shared memory that one block of an m x n tile takes: the stages of Q, K and V, and barriers.
- * O takes the place of all (mma_sync), or of Q, or has its own (wgmma). */
+ * O takes the place of all (mma_sync), or of Q, or has its own (wgmma), and the weights may have theirs. */
 static int shared_bytes(const Closing *c, int m, int n) {
     int e = ag_dtype_bytes(c->spec->dtype), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
-    int head = !wgmma(c) ? most(D, Dv) : D * value(c, F_Q_STAGES) + (ag_own_output_tile(c->s, c->spec->D, c->spec->Dv) ? Dv : 0);
-    return e * (m * head + n * D * value(c, F_K_STAGES) + n * Dv * value(c, F_V_STAGES)) + ag_barrier_bytes(c->s);
+    int head = !wgmma(c)
+                   ? most(D, Dv)
+                   : D * value(c, F_Q_STAGES) + (ag_own_output_tile(c->s, c->spec->D, c->spec->Dv) ? round_up(Dv / value(c, F_O_PARTS), 64) : 0);
+    int weights = value(c, F_P_OPERAND) == WEIGHTS_SMEM ? m * columns(c, n) : 0;
+    return e * (m * head + n * D * value(c, F_K_STAGES) + n * Dv * value(c, F_V_STAGES) + weights) + ag_barrier_bytes(c->s);
 }
 
 static int shared_limit(const Closing *c) { return least(c->t->shared_max, c->t->shared_sm / value(c, F_PER_SM) - 1024); }
 
 /* Registers per thread: the S and O accumulators, Q where it stays in registers, what the score's functions take, and the rest: about 56, or 32
- * where a warpgroup of its own loads.  With overlap the rounded weights of a tile live beside the scores of the next. */
+ * where a warpgroup of its own loads.  With overlap the rounded weights of a tile live beside the scores of the next, unless they lie in shared memory. */
 static int registers(const Closing *c, int m, int n) {
     int threads = 32 * value(c, F_WARPS), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
     int functions = c->spec->score ? n / 12 : 0; /* softcap spills at D 64, n 128; not at D 64, n 112 and D 128, n 64 */
     int all = m * (n + Dv) / threads + functions;
-    if (wgmma(c)) return all + (value(c, F_OVERLAP) ? m * n / (2 * threads) : 0) + 32;
+    if (wgmma(c)) return all + (value(c, F_OVERLAP) && value(c, F_P_OPERAND) == WEIGHTS_REGS ? m * n / (2 * threads) : 0) + 32;
     return all + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + 56;
 }
 
@@ -116,8 +119,9 @@ static void close_tile_wgmma(const Closing *c) {
     int m, n;
     decide(fm, 64 * value(c, F_CONSUMERS), "64 rows for each of roles.consumer.warpgroups");
     if (!fn->open) return;
-    choose_tile(c, 128, 16, &m, &n);
-    decide(fn, n, ag_fmt(c->d->arena, "128 keys, less by 16 until they fit: %s", tile_sum(c, m, n)).s);
+    int top = value(c, F_P_OPERAND) == WEIGHTS_SMEM ? 192 : 128;
+    choose_tile(c, top, 16, &m, &n);
+    decide(fn, n, ag_fmt(c->d->arena, "%d keys, less by 16 until they fit: %s", top, tile_sum(c, m, n)).s);
 }
 
 /* Registers per thread with which a wgmma block starts; setmaxnreg moves them between its warpgroups, and there are no others. */
@@ -323,6 +327,12 @@ static void check_wgmma(const Closing *c) {
                  "staging.q.stages 2 needs grid.persistent static or dynamic and pipeline.overlap: true, since it chains tiles");
         note_partner(c, value(c, F_OVERLAP) ? F_PERSISTENT : F_OVERLAP);
     }
+    if (value(c, F_O_PARTS) > 1 && (value(c, F_O_STORE) != STORE_SMEM || !value(c, F_PERSISTENT))) {
+        ag_error(c->d, f[F_O_PARTS].span,
+                 "staging.o.parts above 1 needs staging.o.store smem and grid.persistent static or dynamic: only then has O room of its own that can "
+                 "be less");
+        note_partner(c, value(c, F_PERSISTENT) ? F_O_STORE : F_PERSISTENT);
+    }
     if (f[F_FETCH_AHEAD].by == BY_FILE && !ag_field_has_effect(c->s, F_FETCH_AHEAD)) {
         ag_error(c->d, f[F_FETCH_AHEAD].span, "grid.fetch_ahead has no effect with grid.persistent none: a block has one tile");
         note_partner(c, F_PERSISTENT);
@@ -344,6 +354,8 @@ static bool mask_has(uint32_t arch_mask, const Target *t) {
         if (ag_target_at(i) == t) return arch_mask >> i & 1;
     return false;
 }
+
+bool ag_schedule_is_for(const Schedule *s, const Target *t) { return mask_has(s->arch_mask, t); }
 
 static void check_applies(const Closing *c) {
     const Schedule *s = c->s;

@@ -161,7 +161,7 @@ static void execute(Sim *s, Thread *t, const Ins *i) {
     case TI_LET:
     case TI_SET: set_scalar(s, i->dst, ag_sim_scalar(s, i->e[0])); break;
     case TI_GET: set_scalar(s, i->dst, (Scalar){T_INT, {.i = ag_sim_get(s, i)}}); break;
-    case TI_FETCH: set_scalar(s, i->dst, (Scalar){T_INT, {.i = ag_sim_fetch(s, i)}}); break;
+    case TI_FETCH: set_scalar(s, i->dst, (Scalar){T_INT, {.i = ag_sim_fetch(s)}}); break;
     case TI_LOOP: enter_loop(s, t, i); break;
     case TI_ELSE:
         if (!ag_sim_int(s, i->e[0])) enter(s, t, (Frame){.at = i->body.first, .owner = i});
@@ -259,7 +259,7 @@ static void make_cell(Sim *s, Cell *c, const Val *v) {
     }
     if (v->space == SPACE_SLOT) c->slot = NEWN(s->arena, Slot1, (size_t)v->stages);
     if (v->space == SPACE_FRAG || v->space == SPACE_ROW) c->x = NEWN(s->arena, float, n);
-    if (v->space == SPACE_FRAG) c->hidden = NEWN(s->arena, uint8_t, n);
+    if (v->space == SPACE_FRAG || v->space == SPACE_SHARED) c->hidden = NEWN(s->arena, uint8_t, n);
     if (v->cols > s->columns) s->columns = v->cols;
     if (v->rows > s->rows) s->rows = v->rows;
 }

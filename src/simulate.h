@@ -32,6 +32,7 @@ typedef struct Clock {
 /* How the warps of a role have used a stage since the last barrier that all of them passed. */
 typedef enum Use {
     USE_NONE,
+    USE_OWN,    /* each warp the rows that it also writes */
     USE_SYNCED, /* as USE_ROWS, and each warpgroup has passed a barrier of its own since */
     USE_ROWS,   /* each warpgroup its own rows */
     USE_ALL     /* any warp any row */
@@ -50,7 +51,10 @@ typedef enum StageState {
     STAGE_PENDING, /* an asynchronous copy is on its way; by TMA: ready for the roles that know its phase to be complete */
     STAGE_LANDED,  /* complete for the threads that copied, not yet for the others */
     STAGE_READY,   /* visible to all threads */
-    STAGE_PRIVATE  /* each warp sees the rows that it wrote itself */
+    STAGE_PRIVATE, /* each warp sees the rows that it wrote itself */
+    STAGE_WRITTEN, /* each warp has written its rows, for asynchronous mma */
+    STAGE_FENCED,  /* and every thread has fenced its writes */
+    STAGE_ROWS     /* and each warpgroup sees its own rows */
 } StageState;
 
 /* Where rows of a shared tile come from. */
@@ -63,7 +67,7 @@ typedef struct Source {
 typedef struct Stage {
     float *x; /* rows x cols, row-major */
     StageState state;
-    int role;      /* PENDING, LANDED: who copied */
+    int role;      /* PENDING, LANDED: who copied; WRITTEN, FENCED, ROWS: who wrote */
     int64_t group; /* PENDING: its cp.async group */
     bool tma;      /* PENDING: it counts for phase `phase` (from 0) of mbarrier `mbar` instead */
     int mbar, phase;
@@ -99,7 +103,7 @@ typedef struct Cell {
     Slot1 *slot;
     Stage *stage;    /* shared */
     float *x;        /* fragments: rows x cols; rows: rows x lanes */
-    uint8_t *hidden; /* fragments: the element is that of a masked key */
+    uint8_t *hidden; /* fragments and staged ones: the element is that of a masked key */
     int lanes;       /* rows: 4 if partial, else 1 */
     bool written;
     Origin from;
@@ -238,7 +242,9 @@ const Step *ag_sim_expr_row(Sim *s, Expr *e, int64_t q0, int row, int columns);
 Stage *ag_sim_read(Sim *s, int val, int64_t stage, Use use, bool async); /* async: until the open group of mma is waited for */
 Stage *ag_sim_overwrite(Sim *s, int val, int64_t stage);                 /* checks that nothing there, or overlapping, is still needed */
 void ag_sim_copied(Sim *s, Stage *g, bool async);
-void ag_sim_staged(Sim *s, Stage *g); /* each warp has written its own rows */
+void ag_sim_staged(Sim *s, Stage *g);  /* each warp has written its own rows, which go out */
+void ag_sim_written(Sim *s, Stage *g); /* which mma will read */
+void ag_sim_fence(Sim *s);
 void ag_sim_commit(Sim *s);
 void ag_sim_wait(Sim *s, int unfinished);
 void ag_sim_barrier(Sim *s);        /* of the block */
@@ -271,7 +277,8 @@ enum { SIMULATED_SMS = 2 };      /* blocks that run at once, which persistent on
 void ag_sim_tiles_reset(Sim *s); /* before each block */
 void ag_sim_put(Sim *s, const Ins *i);
 int64_t ag_sim_get(Sim *s, const Ins *i);
-int64_t ag_sim_fetch(Sim *s, const Ins *i);
+int64_t ag_sim_fetch(Sim *s);
+void ag_sim_reset(Sim *s);
 void ag_sim_turn(Sim *s, const Ins *i);
 void ag_sim_store_async(Sim *s, Stage *g);
 void ag_sim_store_wait(Sim *s);
@@ -292,6 +299,7 @@ void ag_sim_relate_map(Sim *s, const Ins *i, const Expr *e);
 void ag_sim_relate_reduce(Sim *s, const Ins *i);
 void ag_sim_relate_mma(Sim *s, const Ins *i);
 void ag_sim_relate_total(Sim *s, const Ins *i);
+void ag_sim_relate_stage(Sim *s, const Ins *i);
 
 /* ---- simulate_cover.c */
 void ag_sim_cover_init(Sim *s);

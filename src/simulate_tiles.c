@@ -41,13 +41,18 @@ int64_t ag_sim_get(Sim *s, const Ins *i) {
     return x->value;
 }
 
-/* ---- the counter: numbers 0, 1, ... of draws; the launch's last draw puts it back */
+/* ---- the counter: numbers 0, 1, ... of draws, as many as there are tiles; who has made the last one puts it back */
 
-int64_t ag_sim_fetch(Sim *s, const Ins *i) {
-    int64_t tiles = ag_sim_int(s, i->e[0]), draw = s->counter++, tile = s->blocks + draw;
+int64_t ag_sim_fetch(Sim *s) {
+    int64_t tiles = ag_sim_int(s, s->k->blocks), draw = s->counter++;
     if (draw >= tiles) ag_sim_fail(s, "draw %lld of a launch of %lld tiles", (long long)draw, (long long)tiles);
-    if (draw == tiles - 1) s->counter = 0;
-    return tile;
+    return s->blocks + draw;
+}
+
+void ag_sim_reset(Sim *s) {
+    int64_t tiles = ag_sim_int(s, s->k->blocks);
+    if (s->counter != tiles) ag_sim_fail(s, "after %lld draws, but there will be %lld", (long long)s->counter, (long long)tiles);
+    s->counter = 0;
 }
 
 void ag_sim_counter_end(Sim *s) {

@@ -38,7 +38,8 @@ typedef struct Old {
 static Ref under_old(void *payload, Ref r) {
     const Old *o = payload;
     const Node n = o->k->nodes.n[r];
-    if (n.op == OP_FINITE) return ag_node_op(&o->k->nodes, OP_SEEN, ag_node_rebuild(&o->k->nodes, &o->k->nodes, n.arg[0], under_old, payload), 0, 0, n.span);
+    if (n.op == OP_FINITE)
+        return ag_node_op(&o->k->nodes, OP_SEEN, ag_node_rebuild(&o->k->nodes, &o->k->nodes, n.arg[0], under_old, payload), 0, 0, n.span);
     return n.op == OP_VAL && n.index == o->x->max->dst ? ag_kval(o->k, o->x->max->b) : 0;
 }
 
@@ -105,10 +106,11 @@ void ag_spz_speculative(Specialise *s, Block *to, const Parts *p) {
     ag_spz_mma_wait(s, to, 0);
     ag_spz_release(s, to, &s->ring[1], issued.weighted);
     for (const Ins *i = p->touches.first; i; i = i->next)
-        if (i->dst == p->output->a) add(to, ag_ins_clone(k, i));
+        if (i->dst == p->output->a) add(to, ag_ins_clone(k, i)); /* here, so that the scores need not last until the step is mended */
     mend(s, to, p, issued.scores, sum);
     Ins *den = ag_spz_put(s, to, TI_MAP, NULL);
     den->dst = x.sum->dst;
     den->e[0] = ag_spz_op(s, OP_ADD, ag_kval(k, den->dst), ag_kval(k, sum));
     ag_spz_release(s, to, &s->ring[0], issued.scores); /* only now: a failed speculation reads K again */
+    ag_spz_append(s, to, &p->show, 0);
 }

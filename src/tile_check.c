@@ -102,7 +102,6 @@ static void check_fetch(const Check *c, const Ins *i) {
     require(c, is_in(c, i->dst, SPACE_SCALAR) && val(c, i->dst)->varies, "the destination is no scalar that varies");
     require(c, c->k->counter, "the launch has no counter");
     require(c, c->role->one_thread, "each thread of the role would fetch a tile of its own");
-    check_uniform(c, i->e[0], T_INT);
 }
 
 static void check_turn(const Check *c, const Ins *i) {
@@ -123,6 +122,17 @@ static void check_load(const Check *c, const Ins *i) {
     require(c, there, "it must take a shared tile to an operand");
     if (!there) return;
     require(c, d->rows == a->rows && d->cols == a->cols && d->type == a->type, "the operand differs from the tile in shape or type");
+    check_uniform(c, i->e[0], T_INT);
+}
+
+static void check_stage(const Check *c, const Ins *i) {
+    const Val *d = val(c, i->dst), *a = val(c, i->a);
+    bool there = d && a && d->space == SPACE_SHARED && d->panels && a->space == SPACE_FRAG && a->layout == LAYOUT_ACC;
+    require(c, there, "it must take an accumulator to a shared tile in panels");
+    if (!there) return;
+    require(c, d->rows == a->rows && d->cols == a->cols, "the tile differs from the fragment in shape");
+    require(c, c->written[i->a], "the fragment was not written");
+    require(c, c->role->warps % 4 == 0 && !c->role->one_thread, "warpgroups stage their rows");
     check_uniform(c, i->e[0], T_INT);
 }
 
@@ -173,7 +183,10 @@ static void check_store(const Check *c, const Ins *i) {
     require(c, !wide || i->b < 0 || is_in(c, i->b, SPACE_SHARED), "the staging tile is not in shared memory");
     if (wide && is_in(c, i->b, SPACE_SHARED)) {
         const Val *f = val(c, i->a), *b = val(c, i->b);
-        require(c, f->rows == b->rows && f->cols == b->cols && b->type == c->k->tensor[i->n].type, "the staging tile is of another shape or type");
+        require(c,
+                f->rows == b->rows && (f->cols == b->cols || (b->panels && b->cols % 64 == 0 && b->cols < f->cols && !i->async)) &&
+                    b->type == c->k->tensor[i->n].type,
+                "the staging tile is of another shape or type");
     }
     require(c, !i->async || (is_in(c, i->b, SPACE_SHARED) && val(c, i->b)->panels), "TMA stores panels");
     require(c, !wide || val(c, i->a)->cols >= c->k->tensor[i->n].cols, "the fragment is narrower than the tensor");
@@ -237,12 +250,15 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_PUT: check_slot(c, i, i->dst); break;
     case TI_GET: check_slot(c, i, i->a); break;
     case TI_FETCH: check_fetch(c, i); break;
+    case TI_RESET: require(c, c->k->counter && c->role->one_thread, "the launch has no counter, or many threads would put it back"); break;
     case TI_TAKE_TURN:
     case TI_PASS_TURN: check_turn(c, i); break;
     case TI_STORE_WAIT:
+    case TI_FENCE:
     case TI_MMA_COMMIT: break;
     case TI_MMA_WAIT: require(c, i->n >= 0, "a negative number of groups"); break;
     case TI_LOAD: check_load(c, i); break;
+    case TI_STAGE: check_stage(c, i); break;
     case TI_MMA: check_mma(c, i); break;
     case TI_MAP: check_map(c, i); break;
     case TI_REDUCE: check_reduce(c, i); break;
@@ -270,7 +286,8 @@ static void check_place(Check *c) {
     c->ins = NULL;
     for (int i = 0; i < k->nval; i++) {
         const Val *v = &k->val[i];
-        if (v->space == SPACE_SLOT) require(c, v->offset >= 0 && v->offset % 4 == 0 && v->offset + 4 * v->stages <= k->shared_bytes, "a slot has no place");
+        if (v->space == SPACE_SLOT)
+            require(c, v->offset >= 0 && v->offset % 4 == 0 && v->offset + 4 * v->stages <= k->shared_bytes, "a slot has no place");
         if (v->space != SPACE_SHARED) continue;
         require(c, v->offset >= 0 && v->swizzle >= 0 && v->bytes >= v->rows * v->cols * ag_dtype_bytes(v->type), "a shared value has no place");
         require(c, v->offset + v->bytes * v->stages <= k->shared_bytes, "a shared value ends outside of shared memory");

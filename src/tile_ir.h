@@ -39,41 +39,45 @@ typedef struct Val {
 
 /* ---- instructions */
 typedef enum TileOp {
-    TI_LET,  /* scalar dst = e[0], for the rest of its block */
-    TI_SET,  /* scalar dst, which has a TI_LET and varies, = e[0] */
-    TI_LOOP, /* for dst: step +1: e[0] <= dst < e[1] upwards; step -1: e[0] > dst >= e[1] downwards (e[0] exclusive upper, e[1] lower); body */
+    TI_LET,   /* scalar dst = e[0], for the rest of its block */
+    TI_SET,   /* scalar dst, which has a TI_LET and varies, = e[0] */
+    TI_LOOP,  /* for dst: step +1: e[0] <= dst < e[1] upwards; step -1: e[0] > dst >= e[1] downwards (e[0] exclusive upper, e[1] lower); body */
     TI_WHILE, /* while e[0] (uniform bool): body */
-    TI_IF,   /* if e[0] (uniform bool): body */
-    TI_ELSE, /* right behind a TI_IF: body, if that one's e[0] did not hold */
-    TI_ANY,  /* each warp by itself: if e[0] (bool of the row; AXIS q = e[1] + row) holds in any of its rows: body, on all its rows */
-    TI_FILL, /* dst (fragment or row) = e[0] (constant) */
+    TI_IF,    /* if e[0] (uniform bool): body */
+    TI_ELSE,  /* right behind a TI_IF: body, if that one's e[0] did not hold */
+    TI_ANY,   /* each warp by itself: if e[0] (bool of the row; AXIS q = e[1] + row) holds in any of its rows: body, on all its rows */
+    TI_FILL,  /* dst (fragment or row) = e[0] (constant) */
     TI_COPY, /* shared dst [stage e[0]] = rows e[1] .. e[1]+rows of tensor a at batch e[3], head e[4]; rows >= e[2] and columns past the tensor's are zero;
                     async: by cp.async in the open group, else complete at the next barrier */
-    TI_COMMIT,     /* closes the open cp.async group */
-    TI_WAIT,       /* until at most n of this thread's groups are unfinished */
-    TI_SYNC,       /* barrier n: all threads of the block, or those of each warpgroup of the role */
-    TI_EXPECT,     /* one arrival on mbarrier n [stage e[0]], whose phase then also waits for e[1] bytes of copies */
-    TI_WAIT_BAR,   /* until mbarrier n [stage e[0]] has completed its phase of parity e[1] */
-    TI_ARRIVE,     /* each warp of the role arrives once on mbarrier n [stage e[0]] */
-    TI_PUT,        /* slot dst [stage e[0]] = e[1]; one thread; seen by who waits for an arrival behind it */
-    TI_GET,        /* scalar dst = slot a [stage e[0]] */
-    TI_FETCH,      /* scalar dst, which varies, = the next tile of the launch's counter: blocks, blocks + 1, ...; each block fetches until it gets one >= e[0] */
+    TI_COMMIT,   /* closes the open cp.async group */
+    TI_WAIT,     /* until at most n of this thread's groups are unfinished */
+    TI_SYNC,     /* barrier n: all threads of the block, or those of each warpgroup of the role */
+    TI_EXPECT,   /* one arrival on mbarrier n [stage e[0]], whose phase then also waits for e[1] bytes of copies */
+    TI_WAIT_BAR, /* until mbarrier n [stage e[0]] has completed its phase of parity e[1] */
+    TI_ARRIVE,   /* each warp of the role arrives once on mbarrier n [stage e[0]] */
+    TI_PUT,      /* slot dst [stage e[0]] = e[1]; one thread; seen by who waits for an arrival behind it */
+    TI_GET,      /* scalar dst = slot a [stage e[0]] */
+    TI_FETCH, /* scalar dst, which varies, = the next tile of the launch's counter: blocks, blocks + 1, ...; each block fetches until it gets one past the last */
+    TI_RESET,      /* the launch's counter is 0 again, as it was: for whoever has made the last fetch of all */
     TI_TAKE_TURN,  /* until barrier n says that it is this warpgroup's turn */
     TI_PASS_TURN,  /* the next warpgroup's turn on barrier n */
     TI_MMA_COMMIT, /* closes the open group of asynchronous mma */
     TI_MMA_WAIT,   /* until at most n groups of asynchronous mma of this role are unfinished */
     TI_LOAD,       /* fragment dst (A operand) = shared a [stage e[0]] */
-    TI_MMA,        /* fragment dst (accumulator) += a x b; a: shared [stage e[1]] or A fragment; b: shared [stage e[0]], rows are keys.
+    TI_STAGE, /* shared dst (panels, stage e[0]) = fragment a (accumulator) rounded to dst's type, each warp its own rows.  Asynchronous mma of this role see it
+                    behind a TI_FENCE and then a barrier of the warpgroup, and as their left operand only: each warp's part of one reads that warp's rows */
+    TI_FENCE, /* what each thread has staged so far is for asynchronous mma, behind the next barrier */
+    TI_MMA,   /* fragment dst (accumulator) += a x b; a: shared [stage e[1]] or A fragment; b: shared [stage e[0]], rows are keys.
                     trans: dst = a b^T (b's rows are dst's columns), else dst = a b (b's rows are summed over).  zero: dst is cleared first */
     TI_MAP, /* dst (fragment or row) = e[0] at each element, rounded to dst's type.  In e[0]: VAL of a fragment is its element at the same place, VAL of a
                     row the row's value; AXIS q = e[1] + row, AXIS k = e[2] + column (positions) */
     TI_REDUCE, /* row dst = reduce (OP_RMAX or OP_RSUM, in `reduce`) over the columns of fragment a, combined with row b (-1: none).
                     dst partial: each lane sums what it holds; else across the quad */
     TI_TOTAL,  /* row dst = sum over the quad of partial row a */
-    TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = fragment a rounded to the tensor's type; through shared b, or directly (b = -1).
+    TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = fragment a rounded to the tensor's type; through shared b, in parts if that has fewer columns, or directly (b = -1).
                     async: by TMA, each warpgroup its rows of b, which a TI_STORE_WAIT gives back */
     TI_STORE_WAIT, /* until the asynchronous stores of this role have read their tiles, for each warpgroup */
-    TI_STORE_ROW /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = row a, if the tensor was given */
+    TI_STORE_ROW   /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = row a, if the tensor was given */
 } TileOp;
 extern const char *const ag_tile_op_name[];
 
@@ -143,6 +147,7 @@ typedef struct Kernel {
     int threads, per_sm;
     bool persistent;        /* no more blocks than fit at once: each goes on to further tiles */
     bool counter;           /* the launch has a counter of tiles, which TI_FETCH moves; 0 before and after */
+    bool bounded;           /* debug-hang: waits on mbarriers end after 2 s, with a message and a failed launch; the emitter alone heeds it */
     int shared_bytes;       /* set by place */
     Ref blocks;             /* launch formula over SIZE nodes: blocks, or with `persistent` tiles */
     Ref guard;              /* bool node: the mask with the bound of the key axis; true on plain steps */
@@ -161,7 +166,9 @@ typedef struct Kernel {
 /* ---- tile.c: building and editing */
 Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name);
 static inline int ag_panel_cols(int cols) { return (cols + 63) / 64 * 64; } /* columns that a tile kept as panels takes */
-int ag_val(Kernel *k, Val v);                                               /* adds a value, returns its index */
+/* Panels of a tile that one TMA moves: all if they are full and more than one, 0: one at a time. */
+static inline int ag_panels_at_once(int cols) { return cols % 64 == 0 && cols > 64 ? cols / 64 : 0; }
+int ag_val(Kernel *k, Val v); /* adds a value, returns its index */
 int ag_val_scalar(Kernel *k, const char *name, Type t);
 Ins *ag_ins(Kernel *k, TileOp op, int dst); /* fresh, unlinked; operands -1 */
 void ag_block_append(Block *b, Ins *i);
@@ -173,6 +180,7 @@ void ag_remove_dead_lets(Kernel *k, Block *b);               /* scalars of b tha
 Ref ag_kval(Kernel *k, int val);                             /* VAL node of a value */
 bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index); /* does r read this leaf? */
 bool ag_nonneg(const Kernel *k, Ref r);                      /* int node that is provably >= 0 */
+bool ag_has_mbarriers(const Kernel *k);
 
 /* ---- tile_dump.c, tile_check.c */
 void ag_tile_dump(Buf *out, const Kernel *k);

@@ -430,7 +430,7 @@ static void execute(Walk *w, int actor, const Ins *i) {
     case TI_IF: branch(w, actor, i); break;
     case TI_PUT: *slot(w, actor, i->dst, i->e[0]) = int_of(w, r, i->e[1]); break;
     case TI_GET: r->scalar[i->dst] = of_int(*slot(w, actor, i->a, i->e[0])); break;
-    case TI_FETCH: r->scalar[i->dst] = of_int(int_of(w, r, i->e[0])); break; /* no tile is left */
+    case TI_FETCH: r->scalar[i->dst] = of_int(INT32_MAX); break; /* no tile is left */
     case TI_TAKE_TURN: take_turn(w, actor, i); break;
     case TI_PASS_TURN: pass_turn(w, actor, i); break;
     case TI_COPY: copy(w, actor, i); break;
@@ -453,6 +453,7 @@ static void execute(Walk *w, int actor, const Ins *i) {
         break;
     case TI_ANY: /* its condition alone */
     case TI_LOAD:
+    case TI_STAGE:
     case TI_MAP:
     case TI_REDUCE:
     case TI_TOTAL: work(w, actor, i); break;

@@ -16,6 +16,32 @@ LEAF void mbar_wait(u32 bar, u32 parity) {
     asm volatile("{\n.reg .pred p;\nWAIT_%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE_%=;\nbra WAIT_%=;\nDONE_%=:\n}" ::"r"(bar), "r"(parity) : "memory");
 }
 
+//@ leaf mbar_try needs types LEAF
+// Whether the phase of this parity has completed; waits for it a moment.
+LEAF bool mbar_try(u32 bar, u32 parity) {
+    u32 done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+    return done;
+}
+
+//@ leaf now_ns needs types LEAF
+// Nanoseconds by the clock of the GPU.
+LEAF u64 now_ns() { u64 t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); return t; }
+
+//@ leaf mbar_wait_bounded needs types LEAF mbar_try now_ns
+// mbar_wait of a debug-hang build: a wait of 2 seconds ends with a line that says which it was (one for the lanes of a warp that wait together), and the launch fails.
+LEAF void mbar_wait_bounded(u32 bar, u32 parity, const char *kernel, const char *role, const char *name, int stage) {
+    if (mbar_try(bar, parity)) return;
+    for (u64 start = now_ns(); !mbar_try(bar, parity);) {
+        if (now_ns() - start < 2000000000) continue;
+        u32 lanes = __activemask();
+        if ((int)threadIdx.x % 32 == __ffs(lanes) - 1)
+            printf("attngen: %s: block %d, role %s, thread %d: %s[%d] parity %u was not completed within 2 s\n", kernel, (int)blockIdx.x, role, (int)threadIdx.x, name, stage, parity);
+        __syncwarp(lanes); // no trap before the line is out
+        __trap();
+    }
+}
+
 //@ leaf mbar_release needs types LEAF
 // One arrival of this warp, when all its lanes are here.
 LEAF void mbar_release(u32 bar) {

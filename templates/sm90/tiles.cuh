@@ -11,10 +11,6 @@ LEAF int slot_get(u32 slot) {
 }
 
 //@ leaf next_tile needs LEAF
-// The next tile that no block has taken: the first gridDim.x are theirs from the start. The launch's last draw leaves the counter at 0, as it found it: every
-// block draws until it gets a number past the last tile, so there are `tiles` draws.
-LEAF int next_tile(int *counter, int tiles) {
-    int draw = atomicAdd(counter, 1);
-    if (draw == tiles - 1) *counter = 0;
-    return (int)gridDim.x + draw;
-}
+// The next tile that no block has taken: the first gridDim.x are theirs from the start. Every block draws until it gets a number past the last tile, so there are as
+// many draws as tiles, and the block with the last of them leaves the counter at 0, as the launch found it.
+LEAF int next_tile(int *counter) { return (int)gridDim.x + atomicAdd(counter, 1); }

@@ -1,5 +1,6 @@
 //@ leaf TMap needs types
-// A tensor map as the driver encodes it: (channel, row, head, batch), boxes of 64 channels, 128-byte swizzle.
+// A tensor map as the driver encodes it: (channel, row, head, batch), boxes of 64 channels; or (64 channels, row, panel of 64 channels, head, batch), boxes of all
+// panels. 128-byte swizzle.
 struct alignas(64) TMap { u64 word[16]; };
 
 //@ leaf tma_tile needs types LEAF UNROLL TMap
@@ -10,6 +11,14 @@ template <int ROWS, int D> LEAF void tma_tile(u32 dst, const TMap &map, u32 bar,
         asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(dst + p * ROWS * 128),
                      "l"(&map), "r"(bar), "r"(p * 64), "r"(row), "r"(head), "r"(batch)
                      : "memory");
+}
+
+//@ leaf tma_panels needs types LEAF TMap
+// The same in one copy, for a tensor whose rows are whole panels.
+LEAF void tma_panels(u32 dst, const TMap &map, u32 bar, int row, int head, int batch) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %3, %5, %6}], [%2];" ::"r"(dst), "l"(&map),
+                 "r"(bar), "r"(0), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
 }
 
 //@ leaf tma_store needs types LEAF UNROLL TMap

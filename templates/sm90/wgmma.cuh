@@ -38,11 +38,12 @@ LEAF void stmatrix_x4(u32 addr, u32 a, u32 b, u32 c, u32 d) {
 }
 
 //@ leaf stage_panels needs types LEAF UNROLL stmatrix_x4
-// Writes this warp's 16 rows (from `row` on) of an accumulator, rounded to T, into panels of 64 columns of a shared tile of ROWS rows.
-template <class T, int ROWS, int N> LEAF void stage_panels(u32 dst, int row, const float (&c)[1][N][4]) {
+// Writes columns 8 * FIRST to 8 * (FIRST + COUNT) of this warp's 16 rows (from `row` on) of an accumulator, rounded to T, into panels of 64 columns of a shared tile
+// of ROWS rows.
+template <class T, int ROWS, int FIRST, int COUNT, int N> LEAF void stage_panels(u32 dst, int row, const float (&c)[1][N][4]) {
     u32 lane = threadIdx.x % 32, r = row + lane % 16;
-    UNROLL for (int n = 0; n < N; n += 2) {
-        u32 piece = n + lane / 16;
+    UNROLL for (int n = FIRST; n < FIRST + COUNT && n < N; n += 2) {
+        u32 piece = n - FIRST + lane / 16;
         stmatrix_x4(dst + piece / 8 * ROWS * 128 + r * 128 + ((piece % 8 ^ r % 8) << 4), T::pack(c[0][n][0], c[0][n][1]), T::pack(c[0][n][2], c[0][n][3]),
                     T::pack(c[0][n + 1][0], c[0][n + 1][1]), T::pack(c[0][n + 1][2], c[0][n + 1][3]));
     }

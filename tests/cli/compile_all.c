@@ -1,5 +1,5 @@
 /* compile_all: compiles every shipped spec under every shipped schedule for every arch and both types with NVRTC, without the cache.
- * Then head dims in between, under the schedule that is taken by default, in bf16.  A ptxas warning, a register spill or a refusal other than "this head dim or arch is not for this schedule" is a failure.
+ * Then head dims in between, under the schedule that is taken by default, in bf16.  A ptxas warning, more than a few bytes of spilled registers or a refusal other than "this head dim or arch is not for this schedule" is a failure.
  * The last line is "N passed, N failed, N skipped"; without NVRTC everything is skipped.  usage: compile_all [SPEC]... */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +13,7 @@ static const int between[] = {40, 48, 80, 96, 112, 160};
 enum { NBETWEEN = sizeof between / sizeof *between };
 enum { NDIMS = sizeof head_dims / sizeof *head_dims, NTYPES = sizeof dtypes / sizeof *dtypes };
 
+enum { SPILLS_TOLERATED = 32 }; /* as in api.c */
 static int passed, failed, no_nvrtc;
 
 /* Returns 1 if the schedule is meant for this arch and head dim. */
@@ -29,7 +30,7 @@ static int compile_one(attngen_context *ctx, const char *spec, const char *sched
     if (st == ATTNGEN_E_UNSUPPORTED) return 0;
     if (st == ATTNGEN_E_NO_NVRTC) return no_nvrtc = 1;
     const char *type = dtype == ATTNGEN_F16 ? "f16" : "bf16";
-    if (st == ATTNGEN_OK && info.spill_bytes == 0) return passed++, 1;
+    if (st == ATTNGEN_OK && info.spill_bytes <= SPILLS_TOLERATED) return passed++, 1;
     failed++;
     printf("FAILED %s under %s for %s, D %d, %s: ", spec, sched ? sched : "the default", attngen_arch(ctx), D, type);
     if (st == ATTNGEN_OK)

@@ -76,6 +76,18 @@ t "a head dim too large" 4 "" emit causal -a sm_90 -D D=256 -s mma_d64
 [ -w /dev/full ] && t "a full disk" 6 "" emit causal -a sm_90 -o /dev/full
 is "read-only pipe end" "$("$bin" emit causal -a sm_90 2>/dev/null | head -c 2)" "//"
 
+# ---- emit --debug-hang
+t "debug-hang" 0 "" emit causal -a sm_90a --debug-hang
+is "debug-hang" "$(sed -n 2p "$tmp/out"; grep -c 'mbar_wait(' "$tmp/out")" "// debug-hang build: waits are bounded; slower"$'\n'0
+t "debug-hang without mbarriers" 0 "attngen: causal under mma_d64 has no mbarriers, so debug-hang has nothing to bound: it is the usual build" emit causal -a sm_90 -D D=64 --debug-hang
+is "debug-hang without mbarriers" "$(cmp "$tmp/out" "$tmp/a.cu" 2>&1)" ""
+t "debug-hang of an IR" 2 "attngen: --debug-hang goes with --as cu, ptx or cubin" emit causal -a sm_90a --as tile --debug-hang
+t "debug-hang with a value" 2 "attngen: --debug-hang takes no value" bench causal --debug-hang=1
+t "debug-hang on the simulator" 2 "attngen: --debug-hang is for the GPU, and --no-gpu rules it out" check causal --no-gpu --debug-hang
+t "debug-hang on the CPU" 2 "attngen: --debug-hang is for the GPU, and --cpu rules it out" run dense --cpu --debug-hang
+t "debug-hang of the reference" 2 "attngen: --debug-hang is for the GPU, and --reference rules it out" run dense --reference --debug-hang
+t "debug-hang of show" 2 "attngen: show has no option \`--debug-hang\`; see \`attngen help show\`" show causal --timeline --debug-hang
+
 # ---- show
 t "show nothing" 2 "attngen: show needs --timeline, which is all that it shows in this version" show causal -a sm_90
 t "show nothing as a picture" 2 "attngen: show needs --timeline, which is all that it shows in this version" show causal -a sm_90 --svg
@@ -90,6 +102,26 @@ t "timeline to a file" 0 "" show causal -a sm_90a --timeline --svg -o "$tmp/a.sv
 is "timeline to a file" "$(head -c 4 "$tmp/a.svg")$(tail -n 1 "$tmp/a.svg")" "<svg</svg>"
 t "timeline where a folder is missing" 6 "attngen: $tmp/no/a.svg: No such file or directory" show causal -a sm_90 --timeline -o "$tmp/no/a.svg"
 is "completion of show" "$("$bin" help --completion bash >"$tmp/complete"; . "$tmp/complete"; COMP_WORDS=(attngen show causal --sv) COMP_CWORD=3; _attngen; echo "${COMPREPLY[*]}")" --svg
+
+# ---- bind
+t "bind help" 0 "" help bind
+is "bind help names layouts" "$(grep -c 'one of: plain tail bshd pitch step broadcast reversed odd' "$tmp/out")" 1
+t "bad layout" 2 "attngen: --layout is one of plain tail bshd pitch step broadcast reversed odd, not \`bshs\` (did you mean \`bshd\`?)" bind causal --layout bshs
+t "no spec to bind" 2 "attngen: usage: attngen bind SPEC [OPTION]...; see \`attngen help bind\`" bind
+t "a negative size" 2 "attngen: sizes must not be negative" bind causal -a sm_90 --sq -1
+t "heads that do not divide" 2 "attngen: Hq is 4 and Hkv is 3: Hq must be a multiple of Hkv" bind causal -a sm_90 --heads 4 --kv-heads 3
+t "a tensor out of reach" 2 "attngen: k would reach beyond 2^63 bytes" bind causal -a sm_90 -B 2000000000 --heads 1 --sq 1 --sk 500000000
+for layout in plain tail bshd pitch step broadcast reversed odd; do t "bind $layout" 0 "" bind causal -a sm_90a -D D=64 --layout $layout; done
+is "an odd base" "$(grep -c '^  [qkv]: data is 2 bytes past a multiple of 16, TMA takes 0' "$tmp/out")" 3
+is "the portable kernel has it" "$(grep -A 1 'so the portable kernel runs:' "$tmp/out" | tail -n 1)" \
+    "causal under mma_d64 for sm_90, bf16, D 64, Dv 64: B 4, Hq 32, Hkv 32, Sq 4096, Sk 4096, odd"
+t "bind by TMA" 0 "" bind causal -a sm_90a -D D=64 -B 1 --heads 4 --kv-heads 2 --sq 100 --sk 300
+is "all by TMA" "$(grep -c '^  [qkv]: TMA$' "$tmp/out")" 3
+is "the sizes" "$(head -n 1 "$tmp/out" | grep -o 'B 1, Hq 4.*')" "B 1, Hq 4, Hkv 2, Sq 100, Sk 300, plain"
+t "bind without TMA" 0 "" bind dense -a sm_86 -D D=31 --sk 64
+is "element-wise" "$(sed -n 3p "$tmp/out")" "  q: element-wise loads, extent of d is 31, no multiple of 8"
+t "bind in pieces" 0 "" bind dense -a sm_86 -D D=64 -B 2 --heads 3 --sk 64
+is "in pieces" "$(sed -n '2,4p' "$tmp/out" | tr '\n' '|')" "6 blocks; 128 threads and 49152 bytes of shared memory a block; 0 bytes of workspace|  q: 16-byte pieces|  k: 16-byte pieces|"
 
 # ---- lists, man page, completion, cache
 t "list specs" 0 "" list specs

@@ -84,7 +84,7 @@ static Args contiguous(int64_t D) {
                {"o", memory, {32 * D, 8 * D, D, 1}, 0}}};
     return x;
 }
-static Sizes usual(int64_t D) { return sizes(2, 4, 2, 8, 16, 8, D); }
+static inline Sizes usual(int64_t D) { return sizes(2, 4, 2, 8, 16, 8, D); }
 
 static BoundArgs bound;
 static Err err;
@@ -226,7 +226,7 @@ static int drop_fake(void **state) {
 
 static const char cubin[] = "\177ELF...";
 
-static Loaded *load(int device) {
+static inline Loaded *load(int device) {
     Loaded *l;
     Err e = {0};
     assert_int_equal(ag_driver_load(driver, device, cubin, sizeof cubin, &launched, &l, &e), ATTNGEN_OK);

@@ -66,7 +66,8 @@ static const Change wgmma_change[] = {
     {F_O_STORE, 2, F_O_STORE, 2},         {F_OVERLAP, 0, F_OVERLAP, 0},       {F_TURNS, 1, F_TURNS, 1},
     {F_LOOP_FORM, 1, F_LOOP_FORM, 1},     {F_DIRECTION, 1, F_OVERLAP, 0},     {F_LONGEST, 1, F_LONGEST, 1},
     {F_GROUP_MB, 1, F_GROUP_MB, 1},       {F_PERSISTENT, 0, F_PERSISTENT, 0}, {F_PERSISTENT, 1, F_PERSISTENT, 1},
-    {F_FETCH_AHEAD, 3, F_FETCH_AHEAD, 3}, {F_SOFTMAX, 1, F_SOFTMAX, 1},
+    {F_FETCH_AHEAD, 3, F_FETCH_AHEAD, 3}, {F_SOFTMAX, 1, F_SOFTMAX, 1},       {F_P_OPERAND, 1, F_P_OPERAND, 1},
+    {F_O_PARTS, 2, F_O_PARTS, 2},
 };
 
 static void must_be_right_on_small_shapes(const Compilation *c) {

@@ -252,6 +252,10 @@ static void test_performance_warning_is_an_error(void **state) {
     assert_int_equal(ag_nvrtc_compile(nvrtc(), source, "sm_90a", false, &c, &e), ATTNGEN_E_COMPILE);
     assert_ptr_equal(strstr(e.text, "the generated code does not compile as meant: ptxas info    : (C7508) "), e.text);
     ag_compiled_free(&c);
+    assert_int_equal(ag_nvrtc_compile(nvrtc(), source, "sm_90a", NVRTC_SLOW, &c, &e), ATTNGEN_OK);
+    assert_non_null(strstr(c.log, "(C7508)"));
+    assert_non_null(c.image);
+    ag_compiled_free(&c);
 }
 
 /* No option may take setmaxnreg away from a kernel that uses it well. */

@@ -101,10 +101,10 @@ static void test_print_reads_back(void **state) {
     const Shipped *shipped;
     for (size_t i = 0; (shipped = ag_shipped_schedule(i)); i++) {
         Str text = {shipped->text, shipped->len};
-        const char *arch = strstr(shipped->name, "_small")  ? "sm_86"
-                           : strstr(shipped->name, "_wide") ? "sm_80"
-                           : is_wgmma(shipped)              ? "sm_90a"
-                                                            : "sm_90";
+        const char *arch = is_wgmma(shipped)                 ? "sm_90a"
+                           : strstr(shipped->name, "_small") ? "sm_86"
+                           : strstr(shipped->name, "_wide")  ? "sm_80"
+                                                             : "sm_90";
         int D = number_after(shipped->name, "_d");
         expect_stable(text, case_of(D, arch, true));
         expect_stable(text, case_of(D, arch, false));
@@ -213,7 +213,7 @@ static void test_keys(void **state) {
                                                      "t.yaml:3:14: error: staging.k: expected a map with stages\n"
                                                      "    staging: {k: 2}\n"
                                                      "                 ^\n"
-                                                     "t.yaml:4:5: error: mma: expected a map with family, q_operand\n"
+                                                     "t.yaml:4:5: error: mma: expected a map with family, q_operand, p_operand\n"
                                                      "    mma:\n"
                                                      "        ^\n");
 }
@@ -460,10 +460,10 @@ static void test_default_of_wgmma(void **state) {
         for (int mask = 0; mask < 2; mask++) {
             const char *few = mask && top == 64 ? "wgmma_d64_short" : bf16;
             assert_string_equal(default_of(t, D, DT_BF16, mask, -1), bf16);
-            assert_string_equal(default_of(t, D, DT_BF16, mask, 4097), bf16);
-            assert_string_equal(default_of(t, D, DT_BF16, mask, 4096), few);
+            assert_string_equal(default_of(t, D, DT_BF16, mask, 2049), bf16);
+            assert_string_equal(default_of(t, D, DT_BF16, mask, 2048), few);
             assert_string_equal(default_of(t, D, DT_BF16, mask, 0), few);
-            assert_string_equal(default_of(t, D, DT_F16, mask, 4096), f16);
+            assert_string_equal(default_of(t, D, DT_F16, mask, 2048), f16);
             assert_string_equal(default_of(t, D, DT_F16, mask, -1), f16);
         }
     }
@@ -499,6 +499,13 @@ static void test_targets(void **state) {
     assert_true(ag_target_find("sm_90a")->has_wgmma);
     assert_false(ag_target_find("sm_90")->has_wgmma);
     assert_int_equal(ag_target_find("sm_89")->blocks_sm, 24);
+    static const struct {
+        int sm;
+        const char *name;
+    } device[] = {{80, "sm_80"}, {86, "sm_86"}, {87, "sm_86"}, {89, "sm_89"}, {90, "sm_90a"}, {91, "sm_90"}};
+    for (int i = 0; i < LEN(device); i++) assert_string_equal(ag_target_of_device(device[i].sm)->name, device[i].name);
+    assert_null(ag_target_of_device(75));
+    assert_null(ag_target_of_device(100));
     for (size_t i = 0; ag_target_at(i); i++) {
         const Target *t = ag_target_at(i);
         char name[16];

@@ -26,7 +26,7 @@ static int remove_root(void **state) {
 }
 
 /* root/name; the last eight stay valid. */
-static const char *in_root(const char *name) {
+static inline const char *in_root(const char *name) {
     static char path[8][512];
     static int at;
     at = (at + 1) % 8;

@@ -10,6 +10,7 @@ enum { B = 1, H = 4, S = 512, D = 64, N = B * H * S * D };
 
 /* Device memory is the caller's; here it comes from the driver, whose context attngen uses. */
 static int (*mem_alloc)(uint64_t *, size_t), (*upload)(uint64_t, const void *, size_t), (*download)(void *, uint64_t, size_t);
+static uint16_t host[N]; /* zeros: every probability is the same and O is 0 */
 
 static int driver(void) {
     int (*init)(unsigned) = NULL, (*retain)(void **, int) = NULL, (*use)(void *) = NULL;
@@ -24,12 +25,13 @@ static int driver(void) {
     return init && retain && use && mem_alloc && upload && download && init(0) == 0 && retain(&context, 0) == 0 && use(context) == 0;
 }
 
-/* Zeros on the device. */
+/* Device memory with zeros. */
 static void *zeros(size_t bytes) {
     uint64_t p = 0;
-    void *host = calloc(bytes, 1);
-    if (!host || mem_alloc(&p, bytes) || upload(p, host, bytes)) fprintf(stderr, "launch: out of memory\n"), exit(6);
-    free(host);
+    if (mem_alloc(&p, bytes) || upload(p, host, bytes)) {
+        fprintf(stderr, "launch: no device memory\n");
+        exit(6);
+    }
     return (void *)(uintptr_t)p;
 }
 
@@ -56,13 +58,11 @@ int main(int argc, char **argv) {
     must(attngen_bind(ctx, &call, program, &shape), ctx);
 
     if (has_gpu) {
-        static uint16_t host[N];
-        const char *names[] = {"q", "k", "v", "o"}; /* of zeros: every probability is the same and O is 0 */
+        const char *names[] = {"q", "k", "v", "o"};
         attngen_arg args[4];
         for (int i = 0; i < 4; i++) args[i] = (attngen_arg){names[i], zeros(sizeof host), {H * S * D, S * D, D, 1}, 0};
-        /* Zero before its first use; every launch leaves it zero. */
-        size_t bytes = attngen_workspace(call);
-        must(attngen_launch(call, args, 4, bytes ? zeros(bytes) : NULL, bytes, NULL), NULL);
+        size_t n = attngen_workspace(call); /* a few bytes or none */
+        must(attngen_launch(call, args, 4, n ? zeros(n) : NULL, n, NULL), NULL);
         if (download(host, (uint64_t)(uintptr_t)args[3].data, sizeof host)) must(ATTNGEN_E_DRIVER, ctx);
         printf("launched on the GPU (%s); o[0] = 0x%04x\n", attngen_arch(ctx), (unsigned)host[0]);
     } else {

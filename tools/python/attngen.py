@@ -17,7 +17,7 @@ import pathlib
 import struct
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_void_p
 
-__all__ = ["Context", "Error", "Program", "compile"]
+__all__ = ["Context", "Error", "Program", "compile", "launch_notes"]
 
 F16, BF16 = 16, 17
 DTYPES = {"f16": F16, "float16": F16, "bf16": BF16, "bfloat16": BF16}
@@ -35,7 +35,7 @@ class Error(RuntimeError):
 
 
 class _Options(Structure):
-    _fields_ = [("version", c_uint32), ("arch", c_char_p), ("device", c_int), ("cache_dir", c_char_p), ("nvrtc", c_char_p), ("warn", c_void_p), ("payload", c_void_p)]
+    _fields_ = [("version", c_uint32), ("arch", c_char_p), ("device", c_int), ("cache_dir", c_char_p), ("nvrtc", c_char_p), ("warn", c_void_p), ("payload", c_void_p), ("debug_hang", c_int)]
 
 
 class _Source(Structure):
@@ -82,6 +82,7 @@ _FUNCTIONS = {
     "attngen_workspace": (c_size_t, [c_void_p]),
     "attngen_launch": (c_int, [c_void_p, POINTER(_Arg), c_size_t, c_void_p, c_size_t, c_void_p]),
     "attngen_launch_errmsg": (c_char_p, []),
+    "attngen_explain": (c_int, [c_void_p, POINTER(_Arg), c_size_t, c_char_p, c_size_t]),
 }
 
 
@@ -125,11 +126,12 @@ def _source(given, shipped):
 
 
 class Context:
-    """A target (the GPU `device`, or an architecture by name), the kernel cache and the last diagnostic.  To be used by one thread at a time."""
+    """A target (the GPU `device`, or an architecture by name), the kernel cache and the last diagnostic.  To be used by one thread at a time.
+    debug_hang: its kernels, where they wait on mbarriers, fail with a line that names the wait instead of hanging (docs/schedule.md); slower."""
 
-    def __init__(self, arch=None, device=0, cache_dir=None, nvrtc=None):
+    def __init__(self, arch=None, device=0, cache_dir=None, nvrtc=None, debug_hang=False):
         encode = lambda x: None if x is None else os.fspath(x).encode()
-        options = _Options(1, encode(arch), device, encode(cache_dir), encode(nvrtc), None, None)
+        options = _Options(2, encode(arch), device, encode(cache_dir), encode(nvrtc), None, None, debug_hang)
         self._handle, self.device = c_void_p(), device
         _check(_lib.attngen_create(byref(self._handle), byref(options)), None)
 
@@ -188,8 +190,15 @@ class Program:
         return call
 
     def prepare(self, q, k, v, o, lse=None, offset=None, **scalars):
-        """Checks, binds and loads for tensors of this kind without a launch: the first call may then be captured into a CUDA graph."""
-        self._lookup({"q": q, "k": k, "v": v, "o": o, **({} if lse is None else {"lse": lse})}, offset, scalars)
+        """Checks, binds and loads for tensors of this kind without a launch: the first call may then be captured into a CUDA graph.  Says how they are
+        moved, '' if by TMA or 16-byte pieces: for what TMA cannot move, a kernel for the portable target is compiled here, or else by the first call."""
+        tensors = {"q": q, "k": k, "v": v, "o": o, **({} if lse is None else {"lse": lse})}
+        handle, _, array, _, template = self._lookup(tensors, offset, scalars)
+        text = ctypes.create_string_buffer(2048)
+        status = _lib.attngen_explain(handle, array.from_buffer(self._fill(template, tensors)), array._length_, text, len(text))
+        if status:
+            raise Error(status, text.value.decode(errors="replace"))
+        return text.value.decode(errors="replace")
 
     def workspace_bytes(self, q, k, v, offset=None, **scalars):
         """Bytes of workspace that a call with tensors of these shapes needs."""
@@ -235,6 +244,15 @@ class Program:
         args = array(*args)
         return handle, _lib.attngen_workspace(handle), array, args, bytes(args)
 
+    @staticmethod
+    def _fill(template, tensors):
+        """A copy of the arguments of _bind with the addresses of these tensors: threads may share a Program."""
+        args, at = bytearray(template), _Arg.data.offset
+        for x in tensors.values():
+            struct.pack_into("@P", args, at, x.data_ptr())
+            at += ctypes.sizeof(_Arg)
+        return args
+
     def __call__(self, q, k, v, o=None, lse=None, offset=None, stream=None, workspace=None, **scalars):
         """O [B, Hq, Sq, Dv], or (O, LSE [B, Hq, Sq] float32) if lse is True or a tensor.  offset: position of query 0 minus that of key 0,
         by default Sk - Sq.  stream: a torch.cuda.Stream or a raw handle, by default the current one.  scalars: scale and the spec's parameters.
@@ -249,11 +267,8 @@ class Program:
             lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
         if lse is not None and lse is not False:
             tensors["lse"] = lse
-        handle, size, array, _, template = self._lookup(tensors, offset, scalars)  # a copy of the arguments for each call: threads may share a Program
-        args, at = bytearray(template), _Arg.data.offset
-        for x in tensors.values():
-            struct.pack_into("@P", args, at, x.data_ptr())
-            at += ctypes.sizeof(_Arg)
+        handle, size, array, _, template = self._lookup(tensors, offset, scalars)
+        args = self._fill(template, tensors)
         if stream is None:
             stream = torch.cuda.current_stream(q.device)
         if workspace is None and size:
@@ -265,6 +280,11 @@ class Program:
         if status:
             raise Error(status, _lib.attngen_launch_errmsg().decode(errors="replace"))
         return o if "lse" not in tensors else (o, lse)
+
+
+def launch_notes():
+    """How the last launch of this thread moved its tensors, as Program.prepare says it."""
+    return _lib.attngen_launch_errmsg().decode(errors="replace")
 
 
 _default = None
