@@ -305,23 +305,21 @@ static void check_registers(const Closing *c) {
     note_partner(c, F_CONSUMERS);
 }
 
-static void check_wgmma(const Closing *c) {
+static void check_softmax(const Closing *c) {
     const Field *f = c->s->f;
-    check_rows_wgmma(c);
-    check_registers(c);
-    if (value(c, F_PER_SM) != 1)
-        ag_error(c->d, f[F_PER_SM].span, "grid.ctas_per_sm == 1 does not hold, which mma.family wgmma needs: found %d; nearest legal value 1",
-                 value(c, F_PER_SM));
-    if (value(c, F_OVERLAP) && value(c, F_DIRECTION)) {
-        ag_error(c->d, f[F_DIRECTION].span, "pipeline.overlap needs loop.direction reverse: write direction: reverse or overlap: false");
-        note_partner(c, F_OVERLAP);
-    }
-    if (value(c, F_RESCALE))
-        ag_unsupported(c->d, f[F_RESCALE].span, "numerics.rescale lazy is not available with mma.family wgmma yet: write always");
     if (f[F_SOFTMAX].v == 1 && f[F_OVERLAP].v == 0) {
         ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs pipeline.overlap: true");
         ag_note(c->d, f[F_OVERLAP].span, "pipeline.overlap is false");
     }
+    if (value(c, F_SOFTMAX) && value(c, F_LOOP_FORM)) {
+        ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs loop.form: peeled, since it is for steps without a mask");
+        note_partner(c, F_LOOP_FORM);
+    }
+}
+
+/* Of blocks that walk over tiles. */
+static void check_walk(const Closing *c) {
+    const Field *f = c->s->f;
     if (value(c, F_Q_STAGES) > 1 && !(value(c, F_PERSISTENT) && value(c, F_OVERLAP))) {
         ag_error(c->d, f[F_Q_STAGES].span,
                  "staging.q.stages 2 needs grid.persistent static or dynamic and pipeline.overlap: true, since it chains tiles");
@@ -337,14 +335,27 @@ static void check_wgmma(const Closing *c) {
         ag_error(c->d, f[F_FETCH_AHEAD].span, "grid.fetch_ahead has no effect with grid.persistent none: a block has one tile");
         note_partner(c, F_PERSISTENT);
     }
+}
+
+static void check_wgmma(const Closing *c) {
+    const Field *f = c->s->f;
+    check_rows_wgmma(c);
+    check_registers(c);
+    if (value(c, F_PER_SM) != 1)
+        ag_error(c->d, f[F_PER_SM].span, "grid.ctas_per_sm == 1 does not hold, which mma.family wgmma needs: found %d; nearest legal value 1",
+                 value(c, F_PER_SM));
+    if (value(c, F_OVERLAP) && value(c, F_DIRECTION)) {
+        ag_error(c->d, f[F_DIRECTION].span, "pipeline.overlap needs loop.direction reverse: write direction: reverse or overlap: false");
+        note_partner(c, F_OVERLAP);
+    }
+    if (value(c, F_RESCALE))
+        ag_unsupported(c->d, f[F_RESCALE].span, "numerics.rescale lazy is not available with mma.family wgmma yet: write always");
     if (value(c, F_TURNS) && (value(c, F_CONSUMERS) == 1 || !value(c, F_OVERLAP))) {
         ag_error(c->d, f[F_TURNS].span, "pipeline.turns needs pipeline.overlap: true and at least 2 of roles.consumer.warpgroups");
         note_partner(c, value(c, F_OVERLAP) ? F_CONSUMERS : F_OVERLAP);
     }
-    if (value(c, F_SOFTMAX) && value(c, F_LOOP_FORM)) {
-        ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs loop.form: peeled, since it is for steps without a mask");
-        note_partner(c, F_LOOP_FORM);
-    }
+    check_softmax(c);
+    check_walk(c);
 }
 
 /* ---- does it apply? */
