@@ -198,17 +198,21 @@ static Ref is_tile(Specialise *s, Walk w, Ref tile) { return s->dynamic ? ag_spz
 
 /* ---- math: outputs */
 
+/* Columns of the tile that outputs go through: all, or whole panels of staging.o.parts. */
+static int output_columns(const Specialise *s, int cols) {
+    int parts = (int)s->sched->f[F_O_PARTS].v, part = (ag_panel_cols(cols) / 64 + parts - 1) / parts * 64;
+    return s->sched->f[F_O_STORE].v == STORE_SMEM && part < cols ? part : cols;
+}
+
 static int output_tile(Specialise *s, const Ins *store) {
     Kernel *k = s->k;
     const Val *acc = &k->val[store->a];
     bool own = ag_own_output_tile(s->sched, k->spec->D, k->spec->Dv);
-    int parts = (int)s->sched->f[F_O_PARTS].v;
-    StoreWay way = (StoreWay)s->sched->f[F_O_STORE].v;
     return ag_val(k, (Val){.name = ag_str("O"),
                            .space = SPACE_SHARED,
                            .type = k->tensor[store->n].type,
                            .rows = acc->rows,
-                           .cols = way == STORE_SMEM && parts > 1 ? (ag_panel_cols(acc->cols) / 64 + parts - 1) / parts * 64 : acc->cols,
+                           .cols = output_columns(s, acc->cols),
                            .stages = 1,
                            .swizzle = -1,
                            .offset = -1,
