@@ -42,21 +42,30 @@ static uint32_t tensors_in_pieces(const ProgramMeta *m) {
     return bits;
 }
 
-/* The program under the shipped schedule that fits launches of so many queries best, if none was given and that is another one; else the program itself.
- * It is a matter of speed alone: where it cannot be had, the program does. */
-static const attngen_program *refined(attngen_context *ctx, const attngen_program *p, int64_t queries, attngen_program **owned) {
+/* p under shipped schedule `name`, compiled if p is; NULL: it cannot be had. */
+static attngen_program *under(attngen_context *ctx, const attngen_program *p, const char *name) {
     const Compilation *c = p->lowered;
-    const char *name = c->chosen ? ag_schedule_default(c->fn.spec, c->fn.target, queries) : NULL;
-    *owned = NULL;
-    if (!name || strcmp(name, c->schedule_name) == 0) return p;
     const DiagFile *spec = &c->diag.file[1];
     const attngen_source text = {spec->name.s, spec->text.s, (size_t)spec->text.n};
     attngen_source schedule;
-    attngen_status s = attngen_shipped_schedule(&schedule, name);
-    if (s == ATTNGEN_OK) s = (p->image ? attngen_compile : attngen_lower)(ctx, owned, &text, &schedule, c->dims, c->ndims);
-    if (s == ATTNGEN_OK) return *owned;
-    ag_warn(ctx, "%s is not compiled under %s, which fits %lld queries best: %s runs", c->meta.spec, name, (long long)queries, c->schedule_name);
-    return p;
+    attngen_program *other = NULL;
+    if (attngen_shipped_schedule(&schedule, name) != ATTNGEN_OK) return NULL;
+    attngen_status s = (p->image ? attngen_compile : attngen_lower)(ctx, &other, &text, &schedule, c->dims, c->ndims);
+    return s == ATTNGEN_OK ? other : NULL;
+}
+
+/* One reference to the program that fits launches of these sizes best: if no schedule was given, p under another shipped one, or p itself.
+ * It is a matter of speed alone: where it cannot be had, p does. */
+static attngen_program *refined(attngen_context *ctx, const attngen_program *p, const int64_t *size) {
+    const Compilation *c = p->lowered;
+    bool free_to = c->chosen && strcmp(ctx->arch, c->fn.target->name) == 0;
+    const char *name = free_to ? ag_schedule_default(c->fn.spec, c->fn.target, size[SZ_SQ]) : NULL;
+    if (!name || strcmp(name, c->schedule_name) == 0) return ag_program_ref(p);
+    attngen_program *other = under(ctx, p, name);
+    if (other && ag_sizes_check(&other->lowered->meta, size, NULL) == ATTNGEN_OK) return other;
+    attngen_program_free(other);
+    ag_warn(ctx, "%s is not compiled under %s, which fits %lld queries best: %s runs", c->meta.spec, name, (long long)size[SZ_SQ], c->schedule_name);
+    return ag_program_ref(p);
 }
 
 attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attngen_program *program, const attngen_shape *shape) {
@@ -72,9 +81,7 @@ attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attn
 
     attngen_call *c = calloc(1, sizeof *c);
     if (!c) return ag_fail(ctx, ATTNGEN_E_NOMEM, "out of memory");
-    attngen_program *owned;
-    c->program = ag_program_ref(refined(ctx, program, shape->Sq, &owned));
-    attngen_program_free(owned);
+    c->program = refined(ctx, program, size);
     m = &c->program->lowered->meta;
     c->device = ctx->device;
     memcpy(c->size, size, sizeof size);
@@ -90,6 +97,8 @@ void attngen_call_free(attngen_call *call) {
     attngen_program_free(call->program);
     free(call);
 }
+
+const attngen_program *attngen_call_program(const attngen_call *call) { return call ? call->program : NULL; }
 
 size_t attngen_workspace(const attngen_call *call) { return call ? call->workspace : 0; }
 

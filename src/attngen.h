@@ -56,7 +56,7 @@ typedef struct attngen_call attngen_call;
 /* ---- context */
 
 typedef struct attngen_options {
-    uint32_t version;      /* ATTNGEN_OPTIONS_VERSION */
+    uint32_t version; /* ATTNGEN_OPTIONS_VERSION */
     /* "sm_80" ... "sm_90a".  NULL: that of `device`, sm_90a for compute capability 9.0, where a schedule that is for sm_90 and not for sm_90a is compiled
      * for sm_90; without a driver sm_90. */
     const char *arch;
@@ -156,9 +156,13 @@ typedef struct attngen_shape {
 } attngen_shape;
 #define ATTNGEN_ALIGN_END INT64_MIN
 
+/* Where no schedule was given, sizes may ask for another shipped one (few queries under a mask); attngen_bind then compiles that, or finds it in memory or on
+ * disk.  If it cannot be had, the program itself runs and `warn` hears of it. */
 ATTNGEN_API attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attngen_program *program, const attngen_shape *shape);
 ATTNGEN_API void attngen_call_free(attngen_call *call);
-/* Exact bytes of device workspace that attngen_launch needs for this call: for programs with persistent blocks, as those for sm_90a have, a few; else 0. */
+/* The program that the call launches, which lives as long as the call. */
+ATTNGEN_API const attngen_program *attngen_call_program(const attngen_call *call);
+/* Exact bytes of device workspace that attngen_launch needs for this call: 4 where persistent blocks share a counter of tiles, as for sm_90a with a mask; else 0. */
 ATTNGEN_API size_t attngen_workspace(const attngen_call *call);
 
 /* ---- launch */
@@ -178,8 +182,9 @@ typedef struct attngen_arg {
 } attngen_arg;
 
 /* Enqueues the kernels on `stream` (a CUstream / cudaStream_t; NULL: the legacy default stream) of the current context, or of the device's primary
- * context if none is current.  Allocates nothing, does not synchronise, may be captured into a CUDA graph.  workspace: attngen_workspace bytes, 256-byte aligned,
- * all 0 before its first launch; each launch leaves it so, and no two that run at once may share it.
+ * context if none is current.  Allocates nothing, does not synchronise, may be captured into a CUDA graph.
+ * workspace: attngen_workspace bytes, 256-byte aligned, all 0 before its first launch.  Each launch leaves it so, and no two that may run at once (on several
+ * streams, or copies of a graph) may share it.  After a launch that failed on the device it must be cleared again.
  * The first launch of a program whose tensors TMA cannot move makes its companion: it compiles (about 0.3 s; from the disk cache if it is there) and loads
  * it under a lock, and must not be captured.  Call attngen_explain with the same arguments, or launch once, before the capture; every later launch is as
  * said above.  If the companion cannot be made the launch fails, and the next one tries again.  It may use less of the workspace. */

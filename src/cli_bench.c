@@ -122,6 +122,7 @@ int cli_bench(Cli *cli) {
     int code = prepare(b, cli);
     if (code == 0) code = read_runs(b, cli);
     if (code == 0) code = cli_bind_call(&b->call, &b->shape, b->job.ctx, b->program, cli);
+    if (code == 0) attngen_program_info(attngen_call_program(b->call), &b->info); /* another than b->program where the sizes ask for it */
     if (code == 0) code = cli_gpu_open(&b->gpu, (int)cli->device);
     if (code == 0) code = make_args(b, cli);
     if (code == 0) {

@@ -280,7 +280,8 @@ attngen_status ag_driver_launch(Loaded *l, int device, int index, uint32_t block
 static int encode(const CudaApi *cu, const TmapArgs *a, void *map) {
     enum { PANEL = 64, PANEL_BYTES = 128 };
     const unsigned step[5] = {1, 1, 1, 1, 1}, box[5] = {PANEL, a->box_rows, a->panels ? a->panels : 1, 1, 1};
-    const uint64_t panels[5] = {PANEL, a->dim[1], a->panels, a->dim[2], a->dim[3]}, apart[4] = {a->stride[0], PANEL_BYTES, a->stride[1], a->stride[2]};
+    const uint64_t panels[5] = {PANEL, a->dim[1], a->panels, a->dim[2], a->dim[3]},
+                   apart[4] = {a->stride[0], PANEL_BYTES, a->stride[1], a->stride[2]};
     int type = a->dtype == ATTNGEN_F16 ? CU_TMAP_F16 : CU_TMAP_BF16;
     memset(map, 0, TMAP_BYTES);
     if (!a->data) return 0;

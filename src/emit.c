@@ -72,7 +72,8 @@ static void comment_shared(Emit *e) {
 static void comment_launch(Emit *e) {
     Buf blocks = {0};
     ag_node_print(&blocks, &e->k->nodes, e->k->blocks, NULL, NULL);
-    ag_put(e->out, "//\n// Launch\n//   %s   %s\n//   threads  %d\n//   tensors ", e->k->persistent ? "tiles " : "blocks", blocks.oom ? "" : blocks.s, e->k->threads);
+    ag_put(e->out, "//\n// Launch\n//   %s   %s\n//   threads  %d\n//   tensors ", e->k->persistent ? "tiles " : "blocks", blocks.oom ? "" : blocks.s,
+           e->k->threads);
     ag_buf_free(&blocks);
     for (int i = 0; i < TEN_COUNT; i++) {
         const KernelTensor *t = &e->k->tensor[i];
@@ -192,7 +193,11 @@ static void print_leaves(Emit *e, const Buf *body) {
 
 void ag_emit(Buf *out, const Kernel *k) {
     Buf body = {0};
-    Emit e = {.k = k, .out = &body, .elem = ag_dtype_name[k->spec->dtype], .lane_row = k->nrole > 1 ? "lane_row()" : "lane_row", .lane_col = k->nrole > 1 ? "lane_col()" : "lane_col"};
+    Emit e = {.k = k,
+              .out = &body,
+              .elem = ag_dtype_name[k->spec->dtype],
+              .lane_row = k->nrole > 1 ? "lane_row()" : "lane_row",
+              .lane_col = k->nrole > 1 ? "lane_col()" : "lane_col"};
     e.declared = NEWN(k->arena, bool, (size_t)k->nval + 1);
     argument_struct(&e);
     kernel(&e);

@@ -28,10 +28,10 @@ typedef struct Emit {
     bool *declared;       /* per value: its variable has been printed */
     bool head[TEN_COUNT]; /* per tensor: the pointer to this block's batch and head has been printed */
     InFlight flight;
-    const char *role;       /* whose body is being printed */
-    bool mma_sync;          /* leaves of mma.sync are in use */
-    int wgmma[WGMMA_FORMS]; /* N of the wgmma leaves in use, 0: none */
-    const char *elem;       /* storage type: "bf16" or "f16" */
+    const char *role;                /* whose body is being printed */
+    bool mma_sync;                   /* leaves of mma.sync are in use */
+    int wgmma[WGMMA_FORMS];          /* N of the wgmma leaves in use, 0: none */
+    const char *elem;                /* storage type: "bf16" or "f16" */
     const char *lane_row, *lane_col; /* text: row and column of a fragment's first element in this lane */
 } Emit;
 
@@ -67,7 +67,7 @@ void ag_emit_stage_panels(Emit *e, const Ins *i);
 void ag_emit_store_panels(Emit *e, const Ins *i);
 void ag_emit_store_tma(Emit *e, const Ins *i);
 void ag_emit_tiles(Emit *e, const Ins *i); /* slots, the counter, turns, waits for stores */
-void ag_emit_barriers(Emit *e); /* names and first state of mbarriers */
+void ag_emit_barriers(Emit *e);            /* names and first state of mbarriers */
 void ag_emit_roles(Emit *e);
 void ag_emit_wgmma_leaves(Emit *e);
 #endif

@@ -154,7 +154,8 @@ static void emit_any(Emit *e, const Ins *i) {
     ag_emit_line(e, "bool any%d = false;", i->e[0]);
     ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", mt);
     e->indent++;
-    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q)) ag_emit_line(e, "const int q = %s + %s + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]), e->lane_row);
+    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q))
+        ag_emit_line(e, "const int q = %s + %s + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]), e->lane_row);
     ag_emit_shared(e, i->e[0], &n, shared, SHARE_ELEMENT);
     ag_emit_line(e, "any%d |= %s;", i->e[0], expr(e, i->e[0], &n, shared));
     e->indent--;
@@ -208,7 +209,8 @@ static Buf captured(Emit *e, const Ins *i, const Names *n, const char **shared, 
     return b;
 }
 static void row_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
-    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q)) ag_emit_line(e, "const int q = %s + %s + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]), e->lane_row);
+    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q))
+        ag_emit_line(e, "const int q = %s + %s + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]), e->lane_row);
     if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_K))
         ag_emit_line(e, "const int k0 = %s + %s; // the lane's first key", ag_emit_text(e, i->e[2]), e->lane_col);
     ag_emit_shared(e, i->e[0], n, shared, SHARE_ROW);
@@ -344,7 +346,8 @@ static void emit_store(Emit *e, const Ins *i) {
                      t->cols, n, row, n, n, n, name(e, i->b), rows, row, 1 << i->n);
     } else
         ag_emit_line(e, "%s<%s, %d>(%s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s, %s, %s - %s, args.vec & %d);",
-                     e->k->nrole > 1 ? "store_quads" : "store_c", e->elem, t->cols, n, row, n, n, n, name(e, i->a), e->lane_row, rows, row, 1 << i->n);
+                     e->k->nrole > 1 ? "store_quads" : "store_c", e->elem, t->cols, n, row, n, n, n, name(e, i->a), e->lane_row, rows, row,
+                     1 << i->n);
 }
 
 static void emit_store_row(Emit *e, const Ins *i) {

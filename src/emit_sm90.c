@@ -35,8 +35,8 @@ void ag_emit_tma(Emit *e, const Ins *i) {
     const Val *v = &e->k->val[i->dst];
     const KernelTensor *t = &e->k->tensor[i->a];
     const char *load = ag_panels_at_once(t->cols) ? "tma_panels" : ag_fmt(e->k->arena, "tma_tile<%d, %d>", v->rows, t->cols).s;
-    ag_emit_line(e, "%s(%s, args.%s_map, %s, %s, %s, %s);", load, ag_emit_stage(e, i->dst, i->e[0]), t->name,
-                 bar(e, i->bar, i->e[0]), ag_emit_text(e, i->e[1]), ag_emit_text(e, i->e[4]), ag_emit_text(e, i->e[3]));
+    ag_emit_line(e, "%s(%s, args.%s_map, %s, %s, %s, %s);", load, ag_emit_stage(e, i->dst, i->e[0]), t->name, bar(e, i->bar, i->e[0]),
+                 ag_emit_text(e, i->e[1]), ag_emit_text(e, i->e[4]), ag_emit_text(e, i->e[3]));
 }
 
 /* ---- asynchronous products: registers in flight are pinned where their group is waited for, so that no use of theirs moves above */
@@ -111,8 +111,8 @@ void ag_emit_store_panels(Emit *e, const Ins *i) {
         const char *from = col ? ag_fmt(e->k->arena, " + %d * args.%s_d", col, n).s : "";
         if (col) ag_emit_line(e, "__syncwarp();");
         ag_emit_line(e, "stage_panels<%s, %d, %d, %d>(%s, warp_row(), %s);", e->elem, v->rows, col / 8, v->cols / 8, name(e, i->b), name(e, i->a));
-        ag_emit_line(e, "store_panels<%d, %d>(%s_head + (i64)%s * args.%s_s%s, args.%s_s, args.%s_d, %s, warp_row(), %s - %s, args.vec & %d);", v->rows, cols,
-                     n, row, n, from, n, n, name(e, i->b), rows, row, 1 << i->n);
+        ag_emit_line(e, "store_panels<%d, %d>(%s_head + (i64)%s * args.%s_s%s, args.%s_s, args.%s_d, %s, warp_row(), %s - %s, args.vec & %d);",
+                     v->rows, cols, n, row, n, from, n, n, name(e, i->b), rows, row, 1 << i->n);
     }
 }
 

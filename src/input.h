@@ -137,11 +137,11 @@ typedef struct FieldInfo {
     const char *names, *doc; /* names: values of an enum, separated by blanks */
 } FieldInfo;
 extern const FieldInfo ag_field[F_COUNT];
-typedef enum StoreWay { STORE_SMEM, STORE_DIRECT, STORE_TMA } StoreWay;                           /* values of F_O_STORE */
+typedef enum StoreWay { STORE_SMEM, STORE_DIRECT, STORE_TMA } StoreWay;                          /* values of F_O_STORE */
 typedef enum Persistence { PERSISTENT_NONE, PERSISTENT_STATIC, PERSISTENT_DYNAMIC } Persistence; /* of F_PERSISTENT */
 typedef enum WeightsIn { WEIGHTS_REGS, WEIGHTS_SMEM } WeightsIn;                                 /* of F_P_OPERAND */
-typedef enum Family { FAMILY_MMA_SYNC, FAMILY_WGMMA } Family; /* values of F_MMA_FAMILY */
-Str ag_field_word(const FieldInfo *info, int64_t v);          /* value v of an enum or a bool as it is written */
+typedef enum Family { FAMILY_MMA_SYNC, FAMILY_WGMMA } Family;                                    /* values of F_MMA_FAMILY */
+Str ag_field_word(const FieldInfo *info, int64_t v);                                             /* value v of an enum or a bool as it is written */
 
 typedef struct Schedule {
     Str name, notes;
@@ -155,7 +155,7 @@ typedef struct Schedule {
         bool masked;         /* specs with a mask only */
         int64_t max_queries; /* launches with up to so many only, 0: any */
     } default_for;           /* without a schedule of the user's: for what a shipped one is taken */
-    int order[3]; /* grid.order, fastest first: AX_Q (written m), AX_H, AX_B */
+    int order[3];            /* grid.order, fastest first: AX_Q (written m), AX_H, AX_B */
     Span order_span;
 } Schedule;
 /* Why a field has no effect with the schedule's mma.family, in words; NULL if it has. */
@@ -167,8 +167,8 @@ Schedule *ag_schedule_read(Diag *d, uint16_t file);
  * Closes every `auto` for this spec and target and checks that the schedule applies to them (arch, head dim). */
 void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t);
 bool ag_schedule_is_for(const Schedule *s, const Target *t); /* target.arch has it */
-int ag_barrier_bytes(const Schedule *s);                      /* of mbarriers and slots, of a closed schedule */
-bool ag_own_output_tile(const Schedule *s, int D, int Dv); /* wgmma: does O have shared memory of its own? */
+int ag_barrier_bytes(const Schedule *s);                     /* of mbarriers and slots, of a closed schedule */
+bool ag_own_output_tile(const Schedule *s, int D, int Dv);   /* wgmma: does O have shared memory of its own? */
 void ag_schedule_print(
     Buf *out, const Schedule
                   *s); /* schedule_print.c: closed form: YAML that reads back, the fields with an effect, a comment per field saying who decided it */

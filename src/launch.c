@@ -399,7 +399,8 @@ void ag_args_way(const BoundArgs *b, int i, char *buf, size_t n) {
     buf[0] = 0;
     if (rows && !is_empty(b, t)) explain_map(b, i, buf, n);
     if (rows && !is_empty(b, t) && !buf[0]) explain_tensor(b, i, buf, n);
-    if (!buf[0]) snprintf(buf, n, "%s: %s", t->name, is_empty(b, t) ? "no elements" : mapped ? "TMA" : rows ? "16-byte pieces" : "element by element");
+    if (!buf[0])
+        snprintf(buf, n, "%s: %s", t->name, is_empty(b, t) ? "no elements" : mapped ? "TMA" : rows ? "16-byte pieces" : "element by element");
 }
 
 /* ---- the argument struct */

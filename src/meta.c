@@ -62,14 +62,15 @@ static bool tensor_valid(const TensorMeta *t) {
 
 /* TMA's boxes have at most 256 rows. */
 static bool tmap_valid(const ProgramMeta *m, const TmapMeta *t) {
-    bool ok = t->tensor < m->ntensor && t->box_rows >= 1 && t->box_rows <= 256 && t->panels <= 4 && (m->dtype == ATTNGEN_F16 || m->dtype == ATTNGEN_BF16);
+    bool ok =
+        t->tensor < m->ntensor && t->box_rows >= 1 && t->box_rows <= 256 && t->panels <= 4 && (m->dtype == ATTNGEN_F16 || m->dtype == ATTNGEN_BF16);
     return ok && m->tensor[t->tensor].rank == 4 && m->tensor[t->tensor].elem_bytes == 2;
 }
 
 static bool slot_valid(const ProgramMeta *m, const Slot *s, uint32_t param_bytes) {
     static const struct {
         uint8_t bytes, align;
-    } kind[] = {[SLOT_POINTER] = {8, 8}, [SLOT_STRIDE] = {8, 8}, [SLOT_SIZE] = {4, 4},          [SLOT_FLOAT] = {4, 4},
+    } kind[] = {[SLOT_POINTER] = {8, 8}, [SLOT_STRIDE] = {8, 8}, [SLOT_SIZE] = {4, 4},           [SLOT_FLOAT] = {4, 4},
                 [SLOT_INT] = {4, 4},     [SLOT_VEC] = {4, 4},    [SLOT_TMAP] = {TMAP_BYTES, 64}, [SLOT_WORKSPACE] = {8, 8}};
     if (s->kind >= LEN(kind) || s->offset % kind[s->kind].align || (uint32_t)s->offset + kind[s->kind].bytes > param_bytes) return false;
     switch (s->kind) {

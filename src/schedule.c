@@ -122,11 +122,10 @@ static void read_dtypes(Reading *r, const Doc *x) {
 static void read_masked(Reading *r, const Doc *x) {
     bool *masked = &r->s->default_for.masked;
     if (ag_doc_bool(r->d, x, "default_for.masked", masked) && !*masked)
-        ag_error(r->d, x->span, "default_for.masked: false has no effect, since a schedule is for specs with and without a mask: write true or leave it out");
+        ag_error(r->d, x->span,
+                 "default_for.masked: false has no effect, since a schedule is for specs with and without a mask: write true or leave it out");
 }
-static void read_queries(Reading *r, const Doc *x) {
-    ag_doc_int(r->d, x, "default_for.queries.max", 1, MAX_QUERIES, &r->s->default_for.max_queries);
-}
+static void read_queries(Reading *r, const Doc *x) { ag_doc_int(r->d, x, "default_for.queries.max", 1, MAX_QUERIES, &r->s->default_for.max_queries); }
 
 static void read_order(Reading *r, const Doc *x) {
     static const char *const names[] = {"m", "h", "b", NULL};

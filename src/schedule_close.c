@@ -45,7 +45,9 @@ bool ag_own_output_tile(const Schedule *s, int D, int Dv) {
  * O takes the place of all (mma_sync), or of Q, or has its own (wgmma), and the weights may have theirs. */
 static int shared_bytes(const Closing *c, int m, int n) {
     int e = ag_dtype_bytes(c->spec->dtype), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
-    int head = !wgmma(c) ? most(D, Dv) : D * value(c, F_Q_STAGES) + (ag_own_output_tile(c->s, c->spec->D, c->spec->Dv) ? round_up(Dv / value(c, F_O_PARTS), 64) : 0);
+    int head = !wgmma(c)
+                   ? most(D, Dv)
+                   : D * value(c, F_Q_STAGES) + (ag_own_output_tile(c->s, c->spec->D, c->spec->Dv) ? round_up(Dv / value(c, F_O_PARTS), 64) : 0);
     int weights = value(c, F_P_OPERAND) == WEIGHTS_SMEM ? m * columns(c, n) : 0;
     return e * (m * head + n * D * value(c, F_K_STAGES) + n * Dv * value(c, F_V_STAGES) + weights) + ag_barrier_bytes(c->s);
 }
@@ -317,6 +319,38 @@ static void check_registers(const Closing *c) {
     note_partner(c, F_CONSUMERS);
 }
 
+static void check_softmax(const Closing *c) {
+    const Field *f = c->s->f;
+    if (f[F_SOFTMAX].v == 1 && f[F_OVERLAP].v == 0) {
+        ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs pipeline.overlap: true");
+        ag_note(c->d, f[F_OVERLAP].span, "pipeline.overlap is false");
+    }
+    if (value(c, F_SOFTMAX) && value(c, F_LOOP_FORM)) {
+        ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs loop.form: peeled, since it is for steps without a mask");
+        note_partner(c, F_LOOP_FORM);
+    }
+}
+
+/* Of blocks that walk over tiles. */
+static void check_walk(const Closing *c) {
+    const Field *f = c->s->f;
+    if (value(c, F_Q_STAGES) > 1 && !(value(c, F_PERSISTENT) && value(c, F_OVERLAP))) {
+        ag_error(c->d, f[F_Q_STAGES].span,
+                 "staging.q.stages 2 needs grid.persistent static or dynamic and pipeline.overlap: true, since it chains tiles");
+        note_partner(c, value(c, F_OVERLAP) ? F_PERSISTENT : F_OVERLAP);
+    }
+    if (value(c, F_O_PARTS) > 1 && (value(c, F_O_STORE) != STORE_SMEM || !value(c, F_PERSISTENT))) {
+        ag_error(c->d, f[F_O_PARTS].span,
+                 "staging.o.parts above 1 needs staging.o.store smem and grid.persistent static or dynamic: only then has O room of its own that can "
+                 "be less");
+        note_partner(c, value(c, F_PERSISTENT) ? F_O_STORE : F_PERSISTENT);
+    }
+    if (f[F_FETCH_AHEAD].by == BY_FILE && !ag_field_has_effect(c->s, F_FETCH_AHEAD)) {
+        ag_error(c->d, f[F_FETCH_AHEAD].span, "grid.fetch_ahead has no effect with grid.persistent none: a block has one tile");
+        note_partner(c, F_PERSISTENT);
+    }
+}
+
 static void check_wgmma(const Closing *c) {
     const Field *f = c->s->f;
     check_rows_wgmma(c);
@@ -330,31 +364,12 @@ static void check_wgmma(const Closing *c) {
     }
     if (value(c, F_RESCALE))
         ag_unsupported(c->d, f[F_RESCALE].span, "numerics.rescale lazy is not available with mma.family wgmma yet: write always");
-    if (f[F_SOFTMAX].v == 1 && f[F_OVERLAP].v == 0) {
-        ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs pipeline.overlap: true");
-        ag_note(c->d, f[F_OVERLAP].span, "pipeline.overlap is false");
-    }
-    if (value(c, F_Q_STAGES) > 1 && !(value(c, F_PERSISTENT) && value(c, F_OVERLAP))) {
-        ag_error(c->d, f[F_Q_STAGES].span,
-                 "staging.q.stages 2 needs grid.persistent static or dynamic and pipeline.overlap: true, since it chains tiles");
-        note_partner(c, value(c, F_OVERLAP) ? F_PERSISTENT : F_OVERLAP);
-    }
-    if (value(c, F_O_PARTS) > 1 && (value(c, F_O_STORE) != STORE_SMEM || !value(c, F_PERSISTENT))) {
-        ag_error(c->d, f[F_O_PARTS].span, "staging.o.parts above 1 needs staging.o.store smem and grid.persistent static or dynamic: only then has O room of its own that can be less");
-        note_partner(c, value(c, F_PERSISTENT) ? F_O_STORE : F_PERSISTENT);
-    }
-    if (f[F_FETCH_AHEAD].by == BY_FILE && !ag_field_has_effect(c->s, F_FETCH_AHEAD)) {
-        ag_error(c->d, f[F_FETCH_AHEAD].span, "grid.fetch_ahead has no effect with grid.persistent none: a block has one tile");
-        note_partner(c, F_PERSISTENT);
-    }
     if (value(c, F_TURNS) && (value(c, F_CONSUMERS) == 1 || !value(c, F_OVERLAP))) {
         ag_error(c->d, f[F_TURNS].span, "pipeline.turns needs pipeline.overlap: true and at least 2 of roles.consumer.warpgroups");
         note_partner(c, value(c, F_OVERLAP) ? F_CONSUMERS : F_OVERLAP);
     }
-    if (value(c, F_SOFTMAX) && value(c, F_LOOP_FORM)) {
-        ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs loop.form: peeled, since it is for steps without a mask");
-        note_partner(c, F_LOOP_FORM);
-    }
+    check_softmax(c);
+    check_walk(c);
 }
 
 /* ---- does it apply? */

@@ -354,7 +354,10 @@ static FieldId field_behind(const Specialise *s, const Ins *i) {
     case TI_STORE_WAIT: return F_O_STORE;
     case TI_PUT:
     case TI_GET:
-    case TI_FETCH: return F_PERSISTENT;
+    case TI_FETCH:
+    case TI_RESET: return F_PERSISTENT;
+    case TI_STAGE:
+    case TI_FENCE: return F_P_OPERAND;
     case TI_MMA_COMMIT:
     case TI_MMA_WAIT: return F_OVERLAP;
     default: return F_COUNT;

@@ -17,17 +17,17 @@ typedef struct Specialise {
     Ring ring[2]; /* [0] of the scores' operand, [1] of the weighted values' */
     Ring query;   /* its `empty` is used by persistent blocks only */
     bool overlap, speculate, forward, persistent, dynamic, chained;
-    int ref;     /* speculate: per row what plain steps take their weights under, -1; Parts.end sets it */
-    Ref ref_of;  /* and how it follows from the maximum */
-    int turns;   /* barrier, -1 */
-    int slot;    /* dynamic: per stage of Q the tile that it is of; -1 */
+    int ref;    /* speculate: per row what plain steps take their weights under, -1; Parts.end sets it */
+    Ref ref_of; /* and how it follows from the maximum */
+    int turns;  /* barrier, -1 */
+    int slot;   /* dynamic: per stage of Q the tile that it is of; -1 */
     struct {
         int val, slot;
     } place[3]; /* persistent: scalars of a tile that take divisions, which the loading thread computes and tells */
     int nplace;
-    Ref j;       /* VAL of the key loop's variable */
-    Ref base;    /* VAL of the key tiles before this tile's first, since the block began; 0: none, the block has one tile */
-    Ref round;   /* VAL of the number of this tile in its block; 0 likewise */
+    Ref j;     /* VAL of the key loop's variable */
+    Ref base;  /* VAL of the key tiles before this tile's first, since the block began; 0: none, the block has one tile */
+    Ref round; /* VAL of the number of this tile in its block; 0 likewise */
 } Specialise;
 
 /* A step of the synchronous kernel, taken apart. */
@@ -65,11 +65,11 @@ bool ag_spz_is_key_loop(const Specialise *s, const Ins *i);
 Parts ag_spz_take_apart(Specialise *s, const Block *step);
 
 /* ---- specialise_exact.c */
-void ag_spz_find_reference(Specialise *s, const Parts *p);           /* sets ref; leaves it at -1 if the softmax has another form */
+void ag_spz_find_reference(Specialise *s, const Parts *p);         /* sets ref; leaves it at -1 if the softmax has another form */
 void ag_spz_speculative(Specialise *s, Block *to, const Parts *p); /* a speculative step */
 
 /* ---- specialise_tiles.c */
-void ag_spz_find_places(Specialise *s);       /* of the body as tile and split left it */
+void ag_spz_find_places(Specialise *s);      /* of the body as tile and split left it */
 void ag_spz_math(Specialise *s);             /* rewrites s->body */
 void ag_spz_load(Specialise *s, Role *load); /* builds the loading role from s->body as tile left it, so before ag_spz_math */
 #endif

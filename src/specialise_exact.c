@@ -38,7 +38,8 @@ typedef struct Old {
 static Ref under_old(void *payload, Ref r) {
     const Old *o = payload;
     const Node n = o->k->nodes.n[r];
-    if (n.op == OP_FINITE) return ag_node_op(&o->k->nodes, OP_SEEN, ag_node_rebuild(&o->k->nodes, &o->k->nodes, n.arg[0], under_old, payload), 0, 0, n.span);
+    if (n.op == OP_FINITE)
+        return ag_node_op(&o->k->nodes, OP_SEEN, ag_node_rebuild(&o->k->nodes, &o->k->nodes, n.arg[0], under_old, payload), 0, 0, n.span);
     return n.op == OP_VAL && n.index == o->x->max->dst ? ag_kval(o->k, o->x->max->b) : 0;
 }
 

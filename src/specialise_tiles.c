@@ -19,7 +19,7 @@ static Ins *add(Block *b, Ins *i) {
 
 /* ---- the parts of the role as tile and split left it */
 typedef struct Outline {
-    Block once, tile; /* scalars and first values: the same for all tiles, and those of one */
+    Block once, tile;  /* scalars and first values: the same for all tiles, and those of one */
     Ins *first, *last; /* key loops */
     Block outputs;
 } Outline;
@@ -86,7 +86,13 @@ static bool is_wanted(const Specialise *s, const Ins *let, const bool *wanted) {
 }
 
 static int slot_named(Specialise *s, const char *name) {
-    return ag_val(s->k, (Val){.name = ag_str(name), .space = SPACE_SLOT, .stages = (int)s->sched->f[F_Q_STAGES].v, .offset = -1, .over = -1, .reference = -1, .carry = -1});
+    return ag_val(s->k, (Val){.name = ag_str(name),
+                              .space = SPACE_SLOT,
+                              .stages = (int)s->sched->f[F_Q_STAGES].v,
+                              .offset = -1,
+                              .over = -1,
+                              .reference = -1,
+                              .carry = -1});
 }
 
 /* Where a tile is takes a handful of divisions, some hundred clocks at the start of every tile; the loading thread has that time. */
@@ -192,17 +198,21 @@ static Ref is_tile(Specialise *s, Walk w, Ref tile) { return s->dynamic ? ag_spz
 
 /* ---- math: outputs */
 
+/* Columns of the tile that outputs go through: all, or whole panels of staging.o.parts. */
+static int output_columns(const Specialise *s, int cols) {
+    int parts = (int)s->sched->f[F_O_PARTS].v, part = (ag_panel_cols(cols) / 64 + parts - 1) / parts * 64;
+    return s->sched->f[F_O_STORE].v == STORE_SMEM && part < cols ? part : cols;
+}
+
 static int output_tile(Specialise *s, const Ins *store) {
     Kernel *k = s->k;
     const Val *acc = &k->val[store->a];
     bool own = ag_own_output_tile(s->sched, k->spec->D, k->spec->Dv);
-    int parts = (int)s->sched->f[F_O_PARTS].v;
-    StoreWay way = (StoreWay)s->sched->f[F_O_STORE].v;
     return ag_val(k, (Val){.name = ag_str("O"),
                            .space = SPACE_SHARED,
                            .type = k->tensor[store->n].type,
                            .rows = acc->rows,
-                           .cols = way == STORE_SMEM && parts > 1 ? (ag_panel_cols(acc->cols) / 64 + parts - 1) / parts * 64 : acc->cols,
+                           .cols = output_columns(s, acc->cols),
                            .stages = 1,
                            .swizzle = -1,
                            .offset = -1,
@@ -389,7 +399,8 @@ void ag_spz_math(Specialise *s) {
     if (s->speculate) {
         ag_spz_find_reference(s, &p);
         if (s->ref < 0) {
-            ag_unsupported(s->k->d, s->sched->f[F_SOFTMAX].span, "numerics.softmax speculative does not know the form that this spec's softmax takes: write exact");
+            ag_unsupported(s->k->d, s->sched->f[F_SOFTMAX].span,
+                           "numerics.softmax speculative does not know the form that this spec's softmax takes: write exact");
             ag_stop(s->k->d);
         }
         p = ag_spz_take_apart(s, &o.first->body);
@@ -472,8 +483,10 @@ static void load_loop(Specialise *s, Block *to, const Block *early) {
     Kernel *k = s->k;
     Ref one = ag_spz_num(s, 1), ahead = ag_spz_num(s, s->sched->f[F_FETCH_AHEAD].v), at = 0;
     if (early->first)
-        at = ag_spz_let(s, to, "fetch_at", s->forward ? ag_spz_op(s, OP_MAX, k->lo, ag_spz_op(s, OP_SUB, ag_spz_op(s, OP_SUB, k->hi, one), ahead))
-                                                      : ag_spz_op(s, OP_MIN, ag_spz_op(s, OP_SUB, k->hi, one), ag_spz_op(s, OP_ADD, k->lo, ahead)), NULL);
+        at = ag_spz_let(s, to, "fetch_at",
+                        s->forward ? ag_spz_op(s, OP_MAX, k->lo, ag_spz_op(s, OP_SUB, ag_spz_op(s, OP_SUB, k->hi, one), ahead))
+                                   : ag_spz_op(s, OP_MIN, ag_spz_op(s, OP_SUB, k->hi, one), ag_spz_op(s, OP_ADD, k->lo, ahead)),
+                        NULL);
     Ins *loop = ag_spz_put(s, to, TI_LOOP, NULL);
     loop->dst = k->key_loop;
     loop->n = s->forward ? 1 : -1;
@@ -509,7 +522,8 @@ static void load_walk(Specialise *s, Block *to, const Outline *o) {
     Block *in = while_tiles(s, to, below_tiles(s, w, w.tile));
     for (const Ins *i = o->tile.first; i; i = i->next)
         if (i->op == TI_LET) add(in, ag_ins_clone(s->k, i))->e[0] = renamed(&(Rename){s, w.tile, NULL}, i->e[0]);
-    Ref next = ag_spz_let(s, in, "next", s->dynamic ? w.tile : ag_spz_op(s, OP_ADD, w.tile, leaf(s, OP_BLOCKS)), NULL), more = below_tiles(s, w, next);
+    Ref next = ag_spz_let(s, in, "next", s->dynamic ? w.tile : ag_spz_op(s, OP_ADD, w.tile, leaf(s, OP_BLOCKS)), NULL),
+        more = below_tiles(s, w, next);
     if (s->dynamic) {
         int v = s->k->nodes.n[next].index;
         s->k->val[v].varies = true;

@@ -183,7 +183,10 @@ static void check_store(const Check *c, const Ins *i) {
     require(c, !wide || i->b < 0 || is_in(c, i->b, SPACE_SHARED), "the staging tile is not in shared memory");
     if (wide && is_in(c, i->b, SPACE_SHARED)) {
         const Val *f = val(c, i->a), *b = val(c, i->b);
-        require(c, f->rows == b->rows && (f->cols == b->cols || (b->panels && b->cols % 64 == 0 && b->cols < f->cols && !i->async)) && b->type == c->k->tensor[i->n].type, "the staging tile is of another shape or type");
+        require(c,
+                f->rows == b->rows && (f->cols == b->cols || (b->panels && b->cols % 64 == 0 && b->cols < f->cols && !i->async)) &&
+                    b->type == c->k->tensor[i->n].type,
+                "the staging tile is of another shape or type");
     }
     require(c, !i->async || (is_in(c, i->b, SPACE_SHARED) && val(c, i->b)->panels), "TMA stores panels");
     require(c, !wide || val(c, i->a)->cols >= c->k->tensor[i->n].cols, "the fragment is narrower than the tensor");
@@ -283,7 +286,8 @@ static void check_place(Check *c) {
     c->ins = NULL;
     for (int i = 0; i < k->nval; i++) {
         const Val *v = &k->val[i];
-        if (v->space == SPACE_SLOT) require(c, v->offset >= 0 && v->offset % 4 == 0 && v->offset + 4 * v->stages <= k->shared_bytes, "a slot has no place");
+        if (v->space == SPACE_SLOT)
+            require(c, v->offset >= 0 && v->offset % 4 == 0 && v->offset + 4 * v->stages <= k->shared_bytes, "a slot has no place");
         if (v->space != SPACE_SHARED) continue;
         require(c, v->offset >= 0 && v->swizzle >= 0 && v->bytes >= v->rows * v->cols * ag_dtype_bytes(v->type), "a shared value has no place");
         require(c, v->offset + v->bytes * v->stages <= k->shared_bytes, "a shared value ends outside of shared memory");

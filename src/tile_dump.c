@@ -77,9 +77,7 @@ static void put_operands(Dump *d, const Ins *i) {
         ag_put(d->out, " %s = ", name(d, i->dst));
         put_stage(d, i->a, i->e[0]);
         break;
-    case TI_FETCH:
-        ag_put(d->out, " %s", name(d, i->dst));
-        break;
+    case TI_FETCH: ag_put(d->out, " %s", name(d, i->dst)); break;
     case TI_TAKE_TURN:
     case TI_PASS_TURN: ag_put(d->out, " %s", k->barrier[i->n].name); break;
     case TI_ANY: put_exprs(d, " row of the warp has ", i->e, 1, ""); break;
@@ -193,7 +191,9 @@ static void dump_values(Dump *d) {
 }
 
 static void dump_barrier(Buf *out, const Barrier *b) {
-    static const char *const who[] = {[BARRIER_BLOCK] = "all threads of the block", [BARRIER_WARPGROUP] = "the threads of each warpgroup", [BARRIER_TURNS] = "one warpgroup after the other"};
+    static const char *const who[] = {[BARRIER_BLOCK] = "all threads of the block",
+                                      [BARRIER_WARPGROUP] = "the threads of each warpgroup",
+                                      [BARRIER_TURNS] = "one warpgroup after the other"};
     ag_put(out, "barrier %s  ", b->name);
     if (b->kind != BARRIER_MBAR) {
         ag_put(out, "%s\n", who[b->kind]);
@@ -214,7 +214,10 @@ static void dump_role(Dump *d, const Role *r) {
 void ag_tile_dump(Buf *out, const Kernel *k) {
     Dump d = {.k = k, .out = out};
     ag_put(out, "kernel %s  %s  threads %d  blocks per SM %d  numerics %s\n", k->name.s, k->target->name, k->threads, k->per_sm, k->numerics.s);
-    put_exprs(&d, k->persistent ? "tiles   " : "grid    ", &k->blocks, 1, k->counter ? ", to blocks by a counter\n" : k->persistent ? ", to blocks in turn\n" : "\n");
+    put_exprs(&d, k->persistent ? "tiles   " : "grid    ", &k->blocks, 1,
+              k->counter      ? ", to blocks by a counter\n"
+              : k->persistent ? ", to blocks in turn\n"
+                              : "\n");
     if (k->guard) put_exprs(&d, "guard   ", &k->guard, 1, "\n");
     dump_values(&d);
     for (int i = 0; i < k->nbarrier; i++) dump_barrier(out, &k->barrier[i]);

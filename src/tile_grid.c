@@ -20,7 +20,8 @@ static void decode_grouped(Tiler *t, Ref tiles, Ref place[AX_COUNT]) {
     int row_bytes = (spec->D + spec->Dv) * ag_dtype_bytes(spec->dtype);
     int rows = (int)((tile_field(t->k, F_GROUP_MB) << 20) / row_bytes);
     Ref one = num(t, 1), all = op2(t, OP_MUL, size(t, SZ_B), size(t, SZ_HQ)), block = ag_node_leaf(&t->k->nodes, OP_BLOCK, T_INT, 0, (Span){0});
-    Ref kv = op2(t, OP_MIN, op2(t, OP_MAX, op2(t, OP_FLOORDIV, num(t, rows), op2(t, OP_MAX, size(t, SZ_SK), one)), one), num(t, tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA ? 16 : 64));
+    Ref kv = op2(t, OP_MIN, op2(t, OP_MAX, op2(t, OP_FLOORDIV, num(t, rows), op2(t, OP_MAX, size(t, SZ_SK), one)), one),
+                 num(t, tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA ? 16 : 64));
     Ref share = op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV));
     int group = ag_tiler_let(t, t->pre, "group", op2(t, OP_MIN, op2(t, OP_MUL, kv, share), all), "heads walked together: their K and V stay in L2");
     Ref per_group = op2(t, OP_MUL, val(t, group), tiles);

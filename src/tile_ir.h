@@ -49,15 +49,15 @@ typedef enum TileOp {
     TI_FILL,  /* dst (fragment or row) = e[0] (constant) */
     TI_COPY, /* shared dst [stage e[0]] = rows e[1] .. e[1]+rows of tensor a at batch e[3], head e[4]; rows >= e[2] and columns past the tensor's are zero;
                     async: by cp.async in the open group, else complete at the next barrier */
-    TI_COMMIT,     /* closes the open cp.async group */
-    TI_WAIT,       /* until at most n of this thread's groups are unfinished */
-    TI_SYNC,       /* barrier n: all threads of the block, or those of each warpgroup of the role */
-    TI_EXPECT,     /* one arrival on mbarrier n [stage e[0]], whose phase then also waits for e[1] bytes of copies */
-    TI_WAIT_BAR,   /* until mbarrier n [stage e[0]] has completed its phase of parity e[1] */
-    TI_ARRIVE,     /* each warp of the role arrives once on mbarrier n [stage e[0]] */
-    TI_PUT,        /* slot dst [stage e[0]] = e[1]; one thread; seen by who waits for an arrival behind it */
-    TI_GET,        /* scalar dst = slot a [stage e[0]] */
-    TI_FETCH,      /* scalar dst, which varies, = the next tile of the launch's counter: blocks, blocks + 1, ...; each block fetches until it gets one past the last */
+    TI_COMMIT,   /* closes the open cp.async group */
+    TI_WAIT,     /* until at most n of this thread's groups are unfinished */
+    TI_SYNC,     /* barrier n: all threads of the block, or those of each warpgroup of the role */
+    TI_EXPECT,   /* one arrival on mbarrier n [stage e[0]], whose phase then also waits for e[1] bytes of copies */
+    TI_WAIT_BAR, /* until mbarrier n [stage e[0]] has completed its phase of parity e[1] */
+    TI_ARRIVE,   /* each warp of the role arrives once on mbarrier n [stage e[0]] */
+    TI_PUT,      /* slot dst [stage e[0]] = e[1]; one thread; seen by who waits for an arrival behind it */
+    TI_GET,      /* scalar dst = slot a [stage e[0]] */
+    TI_FETCH, /* scalar dst, which varies, = the next tile of the launch's counter: blocks, blocks + 1, ...; each block fetches until it gets one past the last */
     TI_RESET,      /* the launch's counter is 0 again, as it was: for whoever has made the last fetch of all */
     TI_TAKE_TURN,  /* until barrier n says that it is this warpgroup's turn */
     TI_PASS_TURN,  /* the next warpgroup's turn on barrier n */
@@ -168,7 +168,7 @@ Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target
 static inline int ag_panel_cols(int cols) { return (cols + 63) / 64 * 64; } /* columns that a tile kept as panels takes */
 /* Panels of a tile that one TMA moves: all if they are full and more than one, 0: one at a time. */
 static inline int ag_panels_at_once(int cols) { return cols % 64 == 0 && cols > 64 ? cols / 64 : 0; }
-int ag_val(Kernel *k, Val v);                                               /* adds a value, returns its index */
+int ag_val(Kernel *k, Val v); /* adds a value, returns its index */
 int ag_val_scalar(Kernel *k, const char *name, Type t);
 Ins *ag_ins(Kernel *k, TileOp op, int dst); /* fresh, unlinked; operands -1 */
 void ag_block_append(Block *b, Ins *i);

@@ -175,26 +175,37 @@ static void bench_repeated(attngen_context *ctx) {
 
 /* The few driver calls that the measurement itself needs; attngen has no allocator. */
 typedef struct Cuda {
-    int (*init)(unsigned), (*retain)(void **, int), (*set)(void *), (*alloc)(unsigned long long *, size_t), (*sync)(void);
+    int (*init)(unsigned), (*retain)(void **, int), (*set)(void *), (*alloc)(unsigned long long *, size_t), (*sync)(void),
+        (*clear)(unsigned long long, unsigned char, size_t);
 } Cuda;
 
 static int open_cuda(Cuda *cu) {
     void *h = dlopen("libcuda.so.1", RTLD_NOW), *ctx, *f;
-    const char *name[] = {"cuInit", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2", "cuCtxSynchronize"};
-    for (int i = 0; i < 5; i++) {
+    const char *name[] = {"cuInit", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2", "cuCtxSynchronize", "cuMemsetD8_v2"};
+    for (int i = 0; i < 6; i++) {
         if (!h || !(f = dlsym(h, name[i]))) return 0;
         memcpy((char *)cu + (size_t)i * sizeof f, &f, sizeof f);
     }
     return cu->init(0) == 0 && cu->retain(&ctx, 0) == 0 && cu->set(ctx) == 0;
 }
 
+static void *workspace(attngen_context *ctx, const Cuda *cu, size_t bytes) {
+    unsigned long long address = 0;
+    void *p = NULL;
+    if (bytes && (cu->alloc(&address, bytes) != 0 || cu->clear(address, 0, bytes) != 0)) must(ctx, ATTNGEN_E_DRIVER, "cuMemAlloc");
+    memcpy(&p, &address, sizeof p);
+    return p;
+}
+
 static void time_launches(attngen_context *ctx, const Cuda *cu, const attngen_call *call, const attngen_arg *arg) {
     double t[BATCHES], once = 0;
+    size_t bytes = attngen_workspace(call);
+    void *space = workspace(ctx, cu, bytes);
     for (int i = -1; i < BATCHES; i++) { /* -1: the first launch, on its own */
         int n = i < 0 ? 1 : BATCH;
         double t0 = now();
         for (int k = 0; k < n; k++) {
-            attngen_status s = attngen_launch(call, arg, 4, NULL, 0, NULL);
+            attngen_status s = attngen_launch(call, arg, 4, space, bytes, NULL);
             if (s != ATTNGEN_OK) fprintf(stderr, "bench_host: attngen_launch: %s\n", attngen_launch_errmsg());
             if (s != ATTNGEN_OK) exit(attngen_exit_code(s));
         }
@@ -236,12 +247,12 @@ static void bench_launch(attngen_context *ctx, attngen_program *p) {
 static char folder[] = "/tmp/attngen-bench-XXXXXX";
 
 static void remove_folder(void) {
-    char v1[sizeof folder + 3];
+    char format[sizeof folder + 3];
     attngen_context *ctx = context(folder);
     attngen_cache_clear(ctx, NULL);
     attngen_destroy(ctx);
-    snprintf(v1, sizeof v1, "%s/v1", folder);
-    rmdir(v1);
+    snprintf(format, sizeof format, "%s/v3", folder);
+    rmdir(format);
     rmdir(folder);
 }
 

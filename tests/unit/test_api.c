@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base.h"
+#include "api.h"
 #include "npy.h"
 
 /* ---- helpers */
@@ -24,15 +24,18 @@ static void on_warning(void *payload, const char *message) {
     snprintf(warned, sizeof warned, "%s", message);
 }
 
-static attngen_context *new_context(const char *cache_dir) {
+static attngen_context *new_context_for(const char *arch, const char *cache_dir, const char *nvrtc) {
     attngen_context *ctx;
     attngen_options o = ATTNGEN_OPTIONS_INIT;
-    o.arch = "sm_90";
+    o.arch = arch;
     o.cache_dir = cache_dir;
+    o.nvrtc = nvrtc;
     o.warn = on_warning;
     assert_int_equal(attngen_create(&ctx, &o), ATTNGEN_OK);
     return ctx;
 }
+
+static attngen_context *new_context(const char *cache_dir) { return new_context_for("sm_90", cache_dir, NULL); }
 
 static int fresh_context(void **state) {
     *state = new_context("");
@@ -436,6 +439,83 @@ static void test_bind_refuses(void **state) {
     attngen_program_free(p);
 }
 
+static size_t workspace_of(attngen_context *ctx, const char *spec, double D) {
+    attngen_program *p = lowered(ctx, spec, D);
+    attngen_call *call;
+    const attngen_shape shape = {2, 4, 2, 300, 300, ATTNGEN_ALIGN_END};
+    assert_int_equal(attngen_bind(ctx, &call, p, &shape), ATTNGEN_OK);
+    size_t n = attngen_workspace(call);
+    attngen_call_free(call);
+    attngen_program_free(p);
+    return n;
+}
+
+/* A counter where tiles differ in length. */
+static void test_workspace(void **state) {
+    attngen_context *ctx = new_context_for("sm_90a", "", NULL);
+    assert_int_equal(workspace_of(ctx, "causal", 128), 4);
+    assert_int_equal(workspace_of(ctx, "dense", 128), 0);
+    assert_int_equal(workspace_of(*state, "causal", 128), 0);
+    assert_int_equal(attngen_workspace(NULL), 0);
+    attngen_destroy(ctx);
+}
+
+/* What attngen_bind makes of a program for a launch of so many queries: the name of the schedule. */
+static const char *bound_schedule(attngen_context *ctx, const attngen_program *p, int64_t queries) {
+    static char name[64];
+    attngen_call *call;
+    attngen_info info = {.version = 1};
+    const attngen_shape shape = {1, 1, 1, queries, queries, ATTNGEN_ALIGN_END};
+    warned[0] = 0;
+    assert_int_equal(attngen_bind(ctx, &call, p, &shape), ATTNGEN_OK);
+    assert_int_equal(attngen_program_info(attngen_call_program(call), &info), ATTNGEN_OK);
+    snprintf(name, sizeof name, "%s", info.schedule);
+    attngen_call_free(call);
+    return name;
+}
+
+/* Lowered programs are refined as well; one that cannot be compiled again stays what it is. */
+static void test_bind_takes_what_there_is(void **state) {
+    (void)state;
+    attngen_context *ctx = new_context_for("sm_90a", "", "/nowhere");
+    attngen_program *p = lowered(ctx, "causal", 64);
+    assert_string_equal(bound_schedule(ctx, p, 512), "wgmma_d64_short");
+    p->image = calloc(4, 1); /* as if it were compiled */
+    p->size = 4;
+    assert_string_equal(bound_schedule(ctx, p, 2049), "wgmma_d64");
+    assert_string_equal(warned, "");
+    assert_string_equal(bound_schedule(ctx, p, 512), "wgmma_d64");
+    assert_string_equal(warned, "causal is not compiled under wgmma_d64_short, which fits 512 queries best: wgmma_d64 runs");
+    attngen_context *other = new_context("");
+    assert_string_equal(bound_schedule(other, p, 512), "wgmma_d64");
+    assert_string_equal(warned, "");
+    attngen_destroy(other);
+    attngen_program_free(p);
+    attngen_destroy(ctx);
+}
+
+static void test_bind_refines(void **state) {
+    (void)state;
+    attngen_context *ctx = new_context_for("sm_90a", "", NULL);
+    attngen_source spec = spec_named("causal"), schedule;
+    const attngen_dim dims[] = {{"D", 64}};
+    attngen_program *p = lowered(ctx, "causal", 64), *given;
+    p->image = calloc(4, 1);
+    p->size = 4;
+    const char *name = bound_schedule(ctx, p, 2048);
+    if (strstr(attngen_errmsg(ctx), "NVRTC")) name = NULL;
+    attngen_program_free(p);
+    if (!name) attngen_destroy(ctx);
+    if (!name) skip();
+    assert_string_equal(name, "wgmma_d64_short");
+    assert_string_equal(warned, "");
+    assert_int_equal(attngen_shipped_schedule(&schedule, "wgmma_d64_short"), ATTNGEN_OK);
+    assert_int_equal(attngen_compile(ctx, &given, &spec, &schedule, dims, 1), ATTNGEN_OK); /* from memory; a schedule that was given stays */
+    assert_string_equal(bound_schedule(ctx, given, 5000), "wgmma_d64_short");
+    attngen_program_free(given);
+    attngen_destroy(ctx);
+}
+
 static void test_launch_of_lowered(void **state) {
     attngen_context *ctx = *state;
     attngen_program *p = lowered(ctx, "causal", 64);
@@ -677,6 +757,9 @@ int main(void) {
         cmocka_unit_test(test_cache),
         WITH_CONTEXT(test_spills_warn),
         WITH_CONTEXT(test_bind_refuses),
+        WITH_CONTEXT(test_workspace),
+        cmocka_unit_test(test_bind_takes_what_there_is),
+        cmocka_unit_test(test_bind_refines),
         WITH_CONTEXT(test_launch_of_lowered),
         WITH_CONTEXT(test_reference),
         WITH_CONTEXT(test_simulate),

@@ -66,8 +66,7 @@ static const Change wgmma_change[] = {
     {F_O_STORE, 2, F_O_STORE, 2},         {F_OVERLAP, 0, F_OVERLAP, 0},       {F_TURNS, 1, F_TURNS, 1},
     {F_LOOP_FORM, 1, F_LOOP_FORM, 1},     {F_DIRECTION, 1, F_OVERLAP, 0},     {F_LONGEST, 1, F_LONGEST, 1},
     {F_GROUP_MB, 1, F_GROUP_MB, 1},       {F_PERSISTENT, 0, F_PERSISTENT, 0}, {F_PERSISTENT, 1, F_PERSISTENT, 1},
-    {F_FETCH_AHEAD, 3, F_FETCH_AHEAD, 3}, {F_SOFTMAX, 1, F_SOFTMAX, 1},
-    {F_P_OPERAND, 1, F_P_OPERAND, 1},     {F_O_PARTS, 2, F_O_PARTS, 2},
+    {F_FETCH_AHEAD, 3, F_FETCH_AHEAD, 3}, {F_SOFTMAX, 1, F_SOFTMAX, 1},       {F_P_OPERAND, 1, F_P_OPERAND, 1},
 };
 
 static void must_be_right_on_small_shapes(const Compilation *c) {
@@ -101,7 +100,7 @@ static void must_be_tried(const Schedule *base, const bool *tried, const FieldId
 
 static void test_every_field(void **state) {
     (void)state;
-    static const FieldId fixed[] = {F_PER_SM, F_RESCALE}; /* with wgmma these have one legal value */
+    static const FieldId fixed[] = {F_PER_SM, F_RESCALE, F_O_PARTS}; /* with wgmma two have one legal value; the third wants more columns */
     bool tried[F_COUNT] = {false}, tried_wgmma[F_COUNT] = {false};
     Schedule base = rich_schedule(), wgmma = rich_wgmma();
     try_changes(&base, mma_sync_change, LEN(mma_sync_change), tried);
@@ -112,6 +111,30 @@ static void test_every_field(void **state) {
     assert_string_not_equal(code_of(a), code_of(b));
     ag_compilation_free(a);
     ag_compilation_free(b);
+}
+
+/* Parts of whole panels of 64 columns: more than there are panels make no difference. */
+static void test_parts(void **state) {
+    (void)state;
+    static const int Dv[] = {64, 72, 128, 200, 256};
+    for (int i = 0; i < LEN(Dv); i++) {
+        const attngen_dim dims[] = {{"D", 16}, {"Dv", Dv[i]}, {NULL, 0}};
+        Compilation *last = NULL;
+        for (int parts = 1; parts <= 4; parts++) {
+            Schedule s = small_wgmma(1);
+            s.f[F_PERSISTENT].v = PERSISTENT_STATIC;
+            s.f[F_O_PARTS].v = parts;
+            Compilation *c = compile_schedule(SPEC, &s, "sm_90a", dims, NULL);
+            must_compile(c);
+            must_be_right_on_small_shapes(c);
+            int panels = (Dv[i] + 63) / 64;
+            bool same = last && (panels + parts - 1) / parts == (panels + parts - 2) / (parts - 1);
+            if (last) assert_int_equal(strcmp(code_of(last), code_of(c)) == 0, same);
+            ag_compilation_free(last);
+            last = c;
+        }
+        ag_compilation_free(last);
+    }
 }
 
 static void test_order(void **state) {
@@ -375,10 +398,15 @@ static void test_head_comment(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_field),     cmocka_unit_test(test_order),
-        cmocka_unit_test(test_closed_schedule), cmocka_unit_test(test_same_in_every_context),
-        cmocka_unit_test(test_clean),           cmocka_unit_test(test_prefix),
-        cmocka_unit_test(test_hostile_params),  cmocka_unit_test(test_hostile_spec_names),
+        cmocka_unit_test(test_every_field),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_closed_schedule),
+        cmocka_unit_test(test_same_in_every_context),
+        cmocka_unit_test(test_clean),
+        cmocka_unit_test(test_prefix),
+        cmocka_unit_test(test_hostile_params),
+        cmocka_unit_test(test_hostile_spec_names),
         cmocka_unit_test(test_head_comment),
     };
     return cmocka_run_group_tests(tests, NULL, close_nvrtc);

@@ -80,6 +80,10 @@ static void test_meta_valid(void **state) {
     BAD(kernel[0].slot[3].index = WINDOW);
     BAD(kernel[0].slot[4].index = CAP);
     BAD(kernel[0].slot[0].kind = SLOT_TMAP);
+    good.kernel[0].slot[5] = (Slot){SLOT_WORKSPACE, 0, 0, 32};
+    assert_true(ag_meta_valid(&good));
+    BAD(kernel[0].slot[5].offset = 28);
+    BAD(kernel[0].slot[5].offset = 48);
 #undef BAD
     memset(good.arch, 'x', sizeof good.arch);
     assert_false(ag_meta_valid(&good));
@@ -128,6 +132,18 @@ static void test_sizes(void **state) {
     sizes_refused(sizes(INT32_MAX, INT32_MAX, 1, 1 << 29, 1, 0, 64), 0,
                   "softcap_mma would need 9223372036854775807 blocks with B 2147483647, Hq 2147483647, Sq 536870912: the most that a launch can have "
                   "is 2147483647");
+}
+
+/* Persistent blocks count tiles in 32 bits, and a little past the last one. */
+static void test_most_tiles(void **state) {
+    (void)state;
+    ProgramMeta m = program(64, 0);
+    const Sizes most = sizes(2146435071, 1, 1, 64, 1, 0, 64), past = sizes(1 << 15, 65505, 1, 8, 1, 0, 64);
+    assert_int_equal(ag_sizes_check(&m, past.s, &err), ATTNGEN_OK);
+    m.kernel[0].per_sm = 1;
+    assert_int_equal(ag_sizes_check(&m, most.s, &err), ATTNGEN_OK);
+    assert_int_equal(ag_sizes_check(&m, past.s, &err), ATTNGEN_E_INVALID_ARG);
+    assert_string_equal(err.text, "softcap_mma would have 2146467840 tiles with B 32768, Hq 65505, Sq 8: the most that it can have is 2146435071");
 }
 
 /* ---- arguments */
@@ -346,6 +362,36 @@ static void test_calls_of_launch(void **state) {
     ag_driver_unload(l);
 }
 
+/* No more persistent blocks than fit at once; without tiles none. */
+static void test_persistent_blocks(void **state) {
+    (void)state;
+    static const struct {
+        int64_t B;
+        uint32_t per_sm, grid;
+    } row[] = {{100, 0, 400}, {100, 1, 132}, {100, 2, 264}, {100, 4, 400}, {33, 1, 132}, {2, 1, 8}};
+    Loaded *l = load(0);
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        launched.kernel[0].per_sm = row[i].per_sm;
+        assert_int_equal(launch(l, sizes(row[i].B, 4, 2, 8, 16, 8, 64), 0, NULL), ATTNGEN_OK);
+        assert_int_equal(fake.grid, row[i].grid);
+    }
+    assert_int_equal(launch(l, sizes(0, 4, 2, 8, 16, 8, 64), 0, NULL), ATTNGEN_OK);
+    assert_string_equal(fake.calls, "");
+    ag_driver_unload(l);
+}
+
+static void test_workspace(void **state) {
+    (void)state;
+    launched.kernel[0].slot[5] = (Slot){SLOT_WORKSPACE, 0, 0, 32};
+    Loaded *l = load(0);
+    Args x = contiguous(64);
+    assert_int_equal(ag_args_bind(&bound, &launched, usual(64).s, x.a, 4, &err), ATTNGEN_OK);
+    bound.workspace = memory + 256;
+    assert_int_equal(ag_launch(l, &bound, 0, NULL, &err), ATTNGEN_OK);
+    assert_memory_equal(fake.params + 32, &bound.workspace, sizeof bound.workspace);
+    ag_driver_unload(l);
+}
+
 static void test_no_context(void **state) {
     (void)state;
     Loaded *l = load(1);
@@ -498,6 +544,7 @@ int main(void) {
         cmocka_unit_test(test_formula),
         cmocka_unit_test(test_meta_valid),
         cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_most_tiles),
         cmocka_unit_test(test_bind),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_scalars),
@@ -508,6 +555,8 @@ int main(void) {
         cmocka_unit_test(test_pack),
         DRIVER(test_calls_of_load),
         DRIVER(test_calls_of_launch),
+        DRIVER(test_persistent_blocks),
+        DRIVER(test_workspace),
         DRIVER(test_no_context),
         DRIVER(test_two_devices),
         DRIVER(test_nothing_to_do),

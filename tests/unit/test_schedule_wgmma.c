@@ -24,6 +24,7 @@ static void test_print(void **state) {
            "registers\n"
            "mma:\n"
            "  family: wgmma             # file\n"
+           "  p_operand: regs           # default\n"
            "roles:\n"
            "  consumer:\n"
            "    warpgroups: 2           # default\n"
@@ -39,6 +40,7 @@ static void test_print(void **state) {
            "    stages: 2               # rule: wgmma: one tile is loaded while another is read\n"
            "  o:\n"
            "    store: smem             # default\n"
+           "    parts: 1                # default\n"
            "pipeline:\n"
            "  overlap: true             # default\n"
            "  turns: false              # default\n"
@@ -68,6 +70,7 @@ static void test_print(void **state) {
            "  n: 64                     # file\n"
            "mma:\n"
            "  family: wgmma             # file\n"
+           "  p_operand: regs           # default\n"
            "roles:\n"
            "  consumer:\n"
            "    warpgroups: 3           # file\n"
@@ -83,6 +86,7 @@ static void test_print(void **state) {
            "    stages: 2               # rule: wgmma: one tile is loaded while another is read\n"
            "  o:\n"
            "    store: direct           # file\n"
+           "    parts: 1                # default\n"
            "pipeline:\n"
            "  overlap: false            # file\n"
            "  turns: false              # default\n"
@@ -344,11 +348,12 @@ static void check_fits(Diag *d, uint16_t file, void *payload) {
     assert_int_equal(f[F_WARPS].v, 4 * groups);
     assert_int_equal(m, 64 * groups);
     assert_true(n >= 64 && n % 16 == 0);
-    int64_t heads = f[F_Q_STAGES].v + ag_own_output_tile(s, (int)D, (int)D);
-    assert_true(heads * m * D * 2 + (k + v) * n * D * 2 + ag_barrier_bytes(s) <= t->shared_max);
+    int64_t parts = f[F_O_PARTS].v, o = ag_own_output_tile(s, (int)D, (int)D) ? (D / 64 + parts - 1) / parts * 64 : 0;
+    int64_t weights = f[F_P_OPERAND].v == WEIGHTS_SMEM ? (n + 63) / 64 * 64 : 0;
+    assert_true(2 * m * (f[F_Q_STAGES].v * D + o + weights) + 2 * (k + v) * n * D + ag_barrier_bytes(s) <= t->shared_max);
     assert_true(128 * (f[F_REGS_LOAD].v + groups * f[F_REGS_MATH].v) <= t->regs_sm);
     assert_true(128 * (groups + 1) <= t->threads_block);
-    assert_true(n / 2 + n / 4 + D / 2 < f[F_REGS_MATH].v); /* scores, weights, output */
+    assert_true(n / 2 + (weights ? 0 : n / 4) + D / 2 < f[F_REGS_MATH].v); /* scores, weights, output */
 }
 
 static void test_shipped_fit(void **state) {
@@ -364,7 +369,7 @@ static void test_shipped_fit(void **state) {
             n += status == ATTNGEN_OK;
         }
     }
-    assert_int_equal(n, 3 * 256 + 64); /* the default, an exact one, and one that compiles fast; to 64 also one for few queries */
+    assert_int_equal(n, 3 * 256 + 64 + 64 + 32); /* the default, an exact one, and one that compiles fast; to 64 one for few queries; two wide ones */
 }
 
 int main(void) {

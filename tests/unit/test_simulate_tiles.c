@@ -55,7 +55,12 @@ static void turn_twice(Kernel *k) { twice(k, TI_TAKE_TURN, NULL, 0); }
 static void turn_kept(Kernel *k) { drop(k, TI_PASS_TURN, NULL, 1); }
 static void turn_not_taken(Kernel *k) { drop(k, TI_TAKE_TURN, NULL, 1); }
 static void turn_at_end(Kernel *k) { ag_block_append(&k->role[0].body, ag_ins_clone(k, find(k, TI_TAKE_TURN, NULL, 0, NULL))); }
-static void counter_kept(Kernel *k) { shift(k, &find(k, TI_FETCH, "next", 0, NULL)->e[0], 1); }
+static void counter_kept(Kernel *k) { drop(k, TI_RESET, NULL, 0); }
+static void reset_early(Kernel *k) {
+    Block *b;
+    Ins *fetch = find(k, TI_FETCH, "next", 0, &b);
+    ag_block_insert_after(b, fetch, ag_ins_clone(k, find(k, TI_RESET, NULL, 0, NULL)));
+}
 static void fetched_twice(Kernel *k) { twice(k, TI_FETCH, "next", 0); }
 
 static const struct {
@@ -97,6 +102,7 @@ static const struct {
     {&wide, turn_kept, "simulated block 0 (m 1): take_turn turn: takes a turn that it has not passed on (from tiles.yaml:13)"},
     {&wide, turn_not_taken, "simulated block 0 (m 1): pass_turn turn: passes on a turn that it has not taken (from tiles.yaml:13)"},
     {&wide, turn_at_end, "simulated block 0 (m 0, h 1, b 1): take_turn turn: role math ends without passing its turn on (from tiles.yaml:13)"},
+    {&wide, reset_early, "simulated block 0 (m 1, h 0, b 0): reset: after 1 draws, but there will be 8 (from tiles.yaml:16)"},
     {&wide, counter_kept, "simulated launch: the counter of tiles is left at 8, not at 0 (from tiles.yaml:16)"},
     {&wide, fetched_twice, "simulated block 1 (m 1, h 1, b 0): mma acc: key tile 12 is visited twice (from spec.yaml:2)"},
 };
