@@ -56,7 +56,7 @@ typedef struct attngen_call attngen_call;
 /* ---- context */
 
 typedef struct attngen_options {
-    uint32_t version;      /* ATTNGEN_OPTIONS_VERSION */
+    uint32_t version; /* ATTNGEN_OPTIONS_VERSION */
     /* "sm_80" ... "sm_90a".  NULL: that of `device`, sm_90a for compute capability 9.0, where a schedule that is for sm_90 and not for sm_90a is compiled
      * for sm_90; without a driver sm_90. */
     const char *arch;

@@ -28,7 +28,7 @@ typedef struct Running {
     char name[128];
     bool portable;    /* the companion ran */
     ErrorBound bound; /* of the program that ran */
-    char text[2200]; /* what is wrong, or a figure */
+    char text[2200];  /* what is wrong, or a figure */
 } Running;
 
 static double now(void) {

@@ -37,8 +37,8 @@ typedef struct CheckOptions {
 
 typedef struct CheckReport {
     int passed, failed, portable; /* portable: of all those */
-    char program[160]; /* spec, schedule, arch, dims: "causal under mma_d128 for sm_90, D 128, bf16" */
-    char device[160];  /* name of the GPU that ran the cases, "" if none did */
+    char program[160];            /* spec, schedule, arch, dims: "causal under mma_d128 for sm_90, D 128, bf16" */
+    char device[160];             /* name of the GPU that ran the cases, "" if none did */
     double seconds;
 } CheckReport;
 

@@ -101,7 +101,7 @@ int cli_npy_write(const char *path, NpyType type, int rank, const int64_t *dim, 
 typedef struct Gpu Gpu;
 int cli_gpu_open(Gpu **out, int ordinal); /* makes the device's primary context current */
 void cli_gpu_close(Gpu *g);
-uint64_t cli_gpu_alloc(Gpu *g, size_t bytes); /* 0 after an error; 0 bytes give one byte */
+uint64_t cli_gpu_alloc(Gpu *g, size_t bytes);                   /* 0 after an error; 0 bytes give one byte */
 int cli_gpu_workspace(Gpu *g, uint64_t *address, size_t bytes); /* zeroed, as attngen_launch wants it; 0 for 0 bytes */
 int cli_gpu_upload(Gpu *g, uint64_t to, const void *from, size_t bytes);
 int cli_gpu_download(Gpu *g, void *to, uint64_t from, size_t bytes); /* waits for everything launched before */

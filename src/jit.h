@@ -28,14 +28,14 @@ typedef struct Formula {
 int64_t ag_formula(const Formula *f, const int64_t *sizes);
 
 typedef enum SlotKind {
-    SLOT_POINTER, /* device address of tensor `index` */
-    SLOT_STRIDE,  /* int64, elements: stride `dim` of tensor `index` */
-    SLOT_SIZE,    /* int32: size `index` (SZ_*) */
-    SLOT_FLOAT,   /* float: scalar parameter `index` */
-    SLOT_INT,     /* int32: scalar parameter `index` */
-    SLOT_TMAP,    /* 128 bytes, 64-byte aligned: tensor map `index` of the program (TmapMeta) */
+    SLOT_POINTER,   /* device address of tensor `index` */
+    SLOT_STRIDE,    /* int64, elements: stride `dim` of tensor `index` */
+    SLOT_SIZE,      /* int32: size `index` (SZ_*) */
+    SLOT_FLOAT,     /* float: scalar parameter `index` */
+    SLOT_INT,       /* int32: scalar parameter `index` */
+    SLOT_TMAP,      /* 128 bytes, 64-byte aligned: tensor map `index` of the program (TmapMeta) */
     SLOT_WORKSPACE, /* device address of the workspace */
-    SLOT_VEC      /* int32: bit i set if tensor i can be moved by 16-byte pieces (base, strides and extent allow it) */
+    SLOT_VEC        /* int32: bit i set if tensor i can be moved by 16-byte pieces (base, strides and extent allow it) */
 } SlotKind;
 /* One field of the kernel's argument struct. */
 typedef struct Slot {

@@ -72,7 +72,7 @@ attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *size, Err *e)
                        m->kernel[i].name, LL(blocks), LL(size[SZ_B]), LL(size[SZ_HQ]), LL(size[SZ_SQ]), MAX_TILES);
         else
             s = ag_err(e, ATTNGEN_E_INVALID_ARG, "%s would need %lld blocks with B %lld, Hq %lld, Sq %lld: the most that a launch can have is %d",
-                   m->kernel[i].name, LL(blocks), LL(size[SZ_B]), LL(size[SZ_HQ]), LL(size[SZ_SQ]), INT32_MAX);
+                       m->kernel[i].name, LL(blocks), LL(size[SZ_B]), LL(size[SZ_HQ]), LL(size[SZ_SQ]), INT32_MAX);
     }
     return s;
 }
@@ -398,7 +398,8 @@ void ag_args_way(const BoundArgs *b, int i, char *buf, size_t n) {
     buf[0] = 0;
     if (rows && !is_empty(b, t)) explain_map(b, i, buf, n);
     if (rows && !is_empty(b, t) && !buf[0]) explain_tensor(b, i, buf, n);
-    if (!buf[0]) snprintf(buf, n, "%s: %s", t->name, is_empty(b, t) ? "no elements" : mapped ? "TMA" : rows ? "16-byte pieces" : "element by element");
+    if (!buf[0])
+        snprintf(buf, n, "%s: %s", t->name, is_empty(b, t) ? "no elements" : mapped ? "TMA" : rows ? "16-byte pieces" : "element by element");
 }
 
 /* ---- the argument struct */

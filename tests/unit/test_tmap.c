@@ -223,14 +223,10 @@ static void test_not_mappable(void **state) {
         int tensor, dim;
         const char *text;
     } row[] = {
-        {2, Q, 3, "q: stride of d is 2, TMA takes 1"},
-        {0, K, 3, "k: stride of d is 0, TMA takes 1"},
-        {-1, V, 3, "v: stride of d is -1, TMA takes 1"},
-        {68, K, 2, "k: stride of k is 68" TAKES},
-        {0, V, 1, "v: stride of g is 0" TAKES},
-        {-64, Q, 2, "q: stride of q is -64" TAKES},
-        {4, Q, 1, "q: stride of h is 4" TAKES},
-        {(int64_t)1 << 39, K, 0, "k: stride of b is 549755813888" TAKES},
+        {2, Q, 3, "q: stride of d is 2, TMA takes 1"},   {0, K, 3, "k: stride of d is 0, TMA takes 1"},
+        {-1, V, 3, "v: stride of d is -1, TMA takes 1"}, {68, K, 2, "k: stride of k is 68" TAKES},
+        {0, V, 1, "v: stride of g is 0" TAKES},          {-64, Q, 2, "q: stride of q is -64" TAKES},
+        {4, Q, 1, "q: stride of h is 4" TAKES},          {(int64_t)1 << 39, K, 0, "k: stride of b is 549755813888" TAKES},
     };
     launched = mapped_program();
     Loaded *l = load(0);
