@@ -1,6 +1,6 @@
 /* cache.c: compiled kernels on disk, one file per entry.
  *
- *   DIR/v2/ab/0123456789...ef.agk     the first byte of the key, then the others; temporary files in the same folder
+ *   DIR/v3/ab/0123456789...ef.agk     the first byte of the key, then the others; temporary files in the same folder
  *
  *   Header | key text | ProgramMeta | cubin | XXH3-128 (canonical bytes) of all before
  *
@@ -163,7 +163,7 @@ static int open_below(Cache *c, int at, const char *name, bool make) {
     return open_trusted(c, at, name, O_NOFOLLOW);
 }
 
-/* DIR/v2 */
+/* DIR/v3 */
 static int open_format(Cache *c, bool make) {
     if (make && !c->refused && c->dir[0] && !make_path(c->dir)) return -1;
     int top = open_top(c);

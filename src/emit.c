@@ -48,7 +48,7 @@ static void comment_spec(Emit *e) {
 static void comment_field(Emit *e, int i) {
     int64_t v = e->k->sched->f[i].v;
     Str word = ag_field[i].kind == FIELD_INT ? ag_fmt(e->k->arena, "%lld", (long long)v) : ag_field_word(&ag_field[i], v);
-    if (!ag_field_idle(e->k->sched, (FieldId)i)) ag_put(e->out, "//   %-26s %.*s\n", ag_field[i].path, STRF(word));
+    if (ag_field_has_effect(e->k->sched, (FieldId)i)) ag_put(e->out, "//   %-26s %.*s\n", ag_field[i].path, STRF(word));
 }
 
 static void comment_schedule(Emit *e) {

@@ -12,6 +12,14 @@ typedef struct InFlight {
     int ngroup;
 } InFlight;
 
+/* How an asynchronous product takes its operands. */
+typedef enum WgmmaForm {
+    WGMMA_SS, /* A and B from shared memory, B by its rows: scores */
+    WGMMA_RS, /* A from registers, B's rows summed over */
+    WGMMA_ST, /* A from shared memory, B's rows summed over */
+    WGMMA_FORMS
+} WgmmaForm;
+
 typedef struct Emit {
     const Kernel *k;
     Buf *out;
@@ -22,7 +30,7 @@ typedef struct Emit {
     InFlight flight;
     const char *role;       /* whose body is being printed */
     bool mma_sync;          /* leaves of mma.sync are in use */
-    int wgmma_ss, wgmma_rs; /* N of the wgmma leaves in use, 0: none */
+    int wgmma[WGMMA_FORMS]; /* N of the wgmma leaves in use, 0: none */
     const char *elem;       /* storage type: "bf16" or "f16" */
     const char *lane_row, *lane_col; /* text: row and column of a fragment's first element in this lane */
 } Emit;
@@ -55,6 +63,7 @@ void ag_emit_declare(Emit *e, int v);
 void ag_emit_tma(Emit *e, const Ins *i);
 void ag_emit_barrier(Emit *e, const Ins *i);   /* expect, wait_bar, arrive, warpgroup sync */
 void ag_emit_async_mma(Emit *e, const Ins *i); /* mma, mma_commit, mma_wait */
+void ag_emit_stage_panels(Emit *e, const Ins *i);
 void ag_emit_store_panels(Emit *e, const Ins *i);
 void ag_emit_store_tma(Emit *e, const Ins *i);
 void ag_emit_tiles(Emit *e, const Ins *i); /* slots, the counter, turns, waits for stores */

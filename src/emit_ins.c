@@ -395,6 +395,8 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_MMA_COMMIT:
     case TI_MMA_WAIT: ag_emit_async_mma(e, i); break;
     case TI_LOAD: emit_load(e, i); break;
+    case TI_STAGE: ag_emit_stage_panels(e, i); break;
+    case TI_FENCE: ag_emit_line(e, "async_proxy_fence();"); break;
     case TI_MMA:
         if (i->async)
             ag_emit_async_mma(e, i);

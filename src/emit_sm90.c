@@ -47,18 +47,28 @@ static void in_flight(Emit *e, int v) {
     e->flight.group[e->flight.ngroup - 1].value[(*n)++] = v;
 }
 
+/* Descriptor of step i of the left operand's rows of this warpgroup. */
+static const char *left_operand(const Emit *e, const Ins *i) {
+    return ag_fmt(e->k->arena, "desc_k_major(%s + warpgroup_row * 128) + step_k_major(i, %d)", ag_emit_stage(e, i->a, i->e[1]), e->k->val[i->a].rows)
+        .s;
+}
+
 static void emit_product(Emit *e, const Ins *i) {
     const Val *d = &e->k->val[i->dst], *a = &e->k->val[i->a], *b = &e->k->val[i->b];
     ag_emit_declare(e, i->dst);
     ag_emit_line(e, "wgmma_fence();");
     if (i->trans) {
-        e->wgmma_ss = d->cols;
+        e->wgmma[WGMMA_SS] = d->cols;
         ag_emit_line(e, "UNROLL for (int i = 0; i < %d; i++)", a->cols / 16);
-        ag_emit_line(e,
-                     "    wgmma_ss(%s, desc_k_major(%s + warpgroup_row * 128) + step_k_major(i, %d), desc_k_major(%s) + step_k_major(i, %d), i > 0);",
-                     d->name.s, ag_emit_stage(e, i->a, i->e[1]), a->rows, ag_emit_stage(e, i->b, i->e[0]), b->rows);
+        ag_emit_line(e, "    wgmma_ss(%s, %s, desc_k_major(%s) + step_k_major(i, %d), i > 0);", d->name.s, left_operand(e, i),
+                     ag_emit_stage(e, i->b, i->e[0]), b->rows);
+    } else if (a->space == SPACE_SHARED) {
+        e->wgmma[WGMMA_ST] = d->cols;
+        ag_emit_line(e, "UNROLL for (int i = 0; i < %d; i++)", b->rows / 16);
+        ag_emit_line(e, "    wgmma_st(%s, %s, desc_mn_major(%s, %d) + step_mn_major(i), 1);", d->name.s, left_operand(e, i),
+                     ag_emit_stage(e, i->b, i->e[0]), b->rows * 128);
     } else {
-        e->wgmma_rs = d->cols;
+        e->wgmma[WGMMA_RS] = d->cols;
         ag_emit_line(e, "UNROLL for (int i = 0; i < %d; i++) wgmma_rs(%s, %s[0][i], desc_mn_major(%s, %d) + step_mn_major(i), 1);", b->rows / 16,
                      d->name.s, a->name.s, ag_emit_stage(e, i->b, i->e[0]), b->rows * 128);
         in_flight(e, i->a);
@@ -85,6 +95,11 @@ void ag_emit_async_mma(Emit *e, const Ins *i) {
         break;
     default: emit_wait(e, i->n);
     }
+}
+
+void ag_emit_stage_panels(Emit *e, const Ins *i) {
+    const Val *v = &e->k->val[i->dst];
+    ag_emit_line(e, "stage_panels<%s, %d, 0, %d>(%s, warp_row(), %s);", e->elem, v->rows, v->cols / 8, ag_emit_stage(e, i->dst, i->e[0]), name(e, i->a));
 }
 
 void ag_emit_store_panels(Emit *e, const Ins *i) {
@@ -177,14 +192,17 @@ void ag_emit_roles(Emit *e) {
 }
 
 /* ---- wgmma m64 n k16 with its registers written out: A from shared memory or registers, B from shared memory */
-static void wgmma_leaf(Emit *e, const char *leaf, int n, bool a_in_regs) {
+static void wgmma_leaf(Emit *e, WgmmaForm form) {
+    static const char *const leaf[] = {"wgmma_ss", "wgmma_rs", "wgmma_st"};
+    static const char *const flags[] = {"1, 1, 0, 0", "1, 1, 1", "1, 1, 0, 1"}; /* signs, and which operands are transposed */
     Buf *o = e->out;
-    int regs = n / 2, a = a_in_regs ? 4 : 1;
+    int n = e->wgmma[form], regs = n / 2;
+    bool a_in_regs = form == WGMMA_RS;
     const char *type = e->k->spec->dtype == DT_F16 ? "f16" : "bf16";
-    ag_put(o, "// d %s A B for one warpgroup: 64 x 16 by 16 x %d; A %s, B in shared memory%s.\n", a_in_regs ? "+=" : "= or +=", n,
-           a_in_regs ? "in registers" : "in shared memory", a_in_regs ? ", its rows summed over" : "");
-    ag_put(o, "LEAF void %s(float (&d)[1][%d][4], %s, u64 b, int accumulate) {\n", leaf, n / 8, a_in_regs ? "const u32 (&a)[4]" : "u64 a");
-    ag_put(o, "    asm volatile(\"{\\n.reg .pred p;\\nsetp.ne.b32 p, %%%d, 0;\\n\"\n", regs + a + 1);
+    ag_put(o, "// d %s A B for one warpgroup: 64 x 16 by 16 x %d; A in %s, B in shared memory%s.\n", form == WGMMA_SS ? "= or +=" : "+=", n,
+           a_in_regs ? "registers" : "shared memory", form == WGMMA_SS ? "" : ", its rows summed over");
+    ag_put(o, "LEAF void %s(float (&d)[1][%d][4], %s, u64 b, int accumulate) {\n", leaf[form], n / 8, a_in_regs ? "const u32 (&a)[4]" : "u64 a");
+    ag_put(o, "    asm volatile(\"{\\n.reg .pred p;\\nsetp.ne.b32 p, %%%d, 0;\\n\"\n", regs + (a_in_regs ? 5 : 2));
     ag_put(o, "                 \"wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {\"\n", n, type, type);
     for (int i = 0; i < regs; i += 16) {
         ag_put(o, "                 \"");
@@ -192,9 +210,9 @@ static void wgmma_leaf(Emit *e, const char *leaf, int n, bool a_in_regs) {
         ag_put(o, "\"\n");
     }
     if (a_in_regs)
-        ag_put(o, "                 \"}, {%%%d, %%%d, %%%d, %%%d}, %%%d, p, 1, 1, 1;\\n}\"\n", regs, regs + 1, regs + 2, regs + 3, regs + 4);
+        ag_put(o, "                 \"}, {%%%d, %%%d, %%%d, %%%d}, %%%d, p, %s;\\n}\"\n", regs, regs + 1, regs + 2, regs + 3, regs + 4, flags[form]);
     else
-        ag_put(o, "                 \"}, %%%d, %%%d, p, 1, 1, 0, 0;\\n}\"\n", regs, regs + 1);
+        ag_put(o, "                 \"}, %%%d, %%%d, p, %s;\\n}\"\n", regs, regs + 1, flags[form]);
     for (int i = 0; i < regs; i += 4)
         ag_put(o, "                 %s\"+f\"(d[0][%d][0]), \"+f\"(d[0][%d][1]), \"+f\"(d[0][%d][2]), \"+f\"(d[0][%d][3])%s\n", i ? "  " : ": ", i / 4,
                i / 4, i / 4, i / 4, i + 4 < regs ? "," : "");
@@ -203,6 +221,6 @@ static void wgmma_leaf(Emit *e, const char *leaf, int n, bool a_in_regs) {
 }
 
 void ag_emit_wgmma_leaves(Emit *e) {
-    if (e->wgmma_ss) wgmma_leaf(e, "wgmma_ss", e->wgmma_ss, false);
-    if (e->wgmma_rs) wgmma_leaf(e, "wgmma_rs", e->wgmma_rs, true);
+    for (int form = 0; form < WGMMA_FORMS; form++)
+        if (e->wgmma[form]) wgmma_leaf(e, (WgmmaForm)form);
 }

@@ -139,6 +139,7 @@ typedef struct FieldInfo {
 extern const FieldInfo ag_field[F_COUNT];
 typedef enum StoreWay { STORE_SMEM, STORE_DIRECT, STORE_TMA } StoreWay;                           /* values of F_O_STORE */
 typedef enum Persistence { PERSISTENT_NONE, PERSISTENT_STATIC, PERSISTENT_DYNAMIC } Persistence; /* of F_PERSISTENT */
+typedef enum WeightsIn { WEIGHTS_REGS, WEIGHTS_SMEM } WeightsIn;                                 /* of F_P_OPERAND */
 typedef enum Family { FAMILY_MMA_SYNC, FAMILY_WGMMA } Family; /* values of F_MMA_FAMILY */
 Str ag_field_word(const FieldInfo *info, int64_t v);          /* value v of an enum or a bool as it is written */
 
@@ -159,6 +160,7 @@ typedef struct Schedule {
 } Schedule;
 /* Why a field has no effect with the schedule's mma.family, in words; NULL if it has. */
 const char *ag_field_idle(const Schedule *s, FieldId id);
+bool ag_field_has_effect(const Schedule *closed, FieldId id); /* with all other fields as they are; a file that gives one that has none is refused */
 /* Reads and checks one file against its table.  NULL after errors. */
 Schedule *ag_schedule_read(Diag *d, uint16_t file);
 /* ---- schedule_close.c

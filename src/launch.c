@@ -290,7 +290,8 @@ bool ag_args_mappable(const BoundArgs *b) {
     return true;
 }
 
-/* The tensor that stands in for one without elements: a kernel looks at keys past the end of none, and those are zeros, but the map must be a legal one. */
+/* The tensor whose first row stands in for one without elements: a kernel fetches a tile even where there are no keys, so the map must be a legal one; what it
+ * brings counts for nothing. */
 static int stand_in(const BoundArgs *b, int i) {
     for (uint32_t k = 0; !is_moved(b, i) && k < b->meta->ntmap; k++)
         if (is_moved(b, b->meta->tmap[k].tensor)) return b->meta->tmap[k].tensor;
@@ -299,7 +300,7 @@ static int stand_in(const BoundArgs *b, int i) {
 
 static void set_tmap(TmapArgs *out, const BoundArgs *b, const TmapMeta *m) {
     int i = m->tensor, from = stand_in(b, i);
-    const TensorMeta *t = &b->meta->tensor[i];
+    const TensorMeta *t = &b->meta->tensor[from];
     int64_t row = (extent(b, t, 3) * t->elem_bytes + PIECE - 1) / PIECE * PIECE; /* a legal stride for a dim of extent 1, where any is right */
     if (!is_moved(b, from)) return;
     out->data = b->data[from];
@@ -307,7 +308,7 @@ static void set_tmap(TmapArgs *out, const BoundArgs *b, const TmapMeta *m) {
     out->panels = m->panels;
     out->dtype = (uint32_t)b->meta->dtype;
     for (int k = 0; k < 4; k++) out->dim[k] = (uint64_t)(from == i || k == 0 ? extent(b, t, 3 - k) : 1);
-    for (int k = 0; k < 3; k++) out->stride[k] = (uint64_t)(out->dim[k + 1] > 1 ? b->stride[i][2 - k] * t->elem_bytes : row);
+    for (int k = 0; k < 3; k++) out->stride[k] = (uint64_t)(out->dim[k + 1] > 1 ? b->stride[from][2 - k] * t->elem_bytes : row);
 }
 
 /* The maps of this thread's last launch; at first and after a failure none, which are zeros. */

@@ -93,9 +93,10 @@ Math *ag_lower(Diag *d, const Spec *spec) {
     Ref mx = reduce(&l, OP_RMAX, AX_K, x, at);
     Ref e = ag_node_op(l.p, OP_EXP, op(&l, OP_SUB, x, op(&l, OP_FINITE, mx, 0, 0), 0), 0, 0, at);
     Ref den = reduce(&l, OP_RSUM, AX_K, e, at);
-    Ref inv = op(&l, OP_SELECT, op(&l, OP_GT, den, zero, 0), op(&l, OP_DIV, one, den, 0), zero);
+    Ref seen = op(&l, OP_NE, den, zero, 0); /* a row without keys has 0; one with a NaN keeps it */
+    Ref inv = op(&l, OP_SELECT, seen, op(&l, OP_DIV, one, den, 0), zero);
     Ref o = reduce(&l, OP_RSUM, AX_K, op(&l, OP_MUL, op(&l, OP_MUL, e, inv, 0), load(&l, TEN_V), 0), at);
-    o = op(&l, OP_SELECT, op(&l, OP_GT, den, zero, 0), o, zero); /* whatever v holds */
+    o = op(&l, OP_SELECT, seen, o, zero); /* whatever v holds */
     Ref lse = op(&l, OP_ADD, mx, op(&l, OP_LOG, den, 0, 0), 0);
     m->out[m->nout++] = (MathOut){TEN_O, o};
     m->out[m->nout++] = (MathOut){TEN_LSE, lse};

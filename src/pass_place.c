@@ -71,19 +71,20 @@ static Fields fields_of(const Kernel *k) {
     return f;
 }
 
-/* The tensor that value v is a tile of: that of the copies into it; -1: the staged output. */
-static int tensor_of(const Kernel *k, const Block *b, int v) {
-    int tensor = -1;
-    for (const Ins *i = b->first; i && tensor < 0; i = i->next) tensor = i->op == TI_COPY && i->dst == v ? i->a : tensor_of(k, &i->body, v);
-    return tensor;
+/* What fills shared value v: a copy, or what stages the weights; NULL: the staged output. */
+static const Ins *filler_in(const Block *b, int v) {
+    const Ins *found = NULL;
+    for (const Ins *i = b->first; i && !found; i = i->next)
+        found = (i->op == TI_COPY || i->op == TI_STAGE) && i->dst == v ? i : filler_in(&i->body, v);
+    return found;
 }
 
 static bool is_wgmma(const Fields *f) { return f->v[F_MMA_FAMILY] == FAMILY_WGMMA; }
 
-static int copied_tensor(const Kernel *k, int v) {
-    int tensor = -1;
-    for (int r = 0; r < k->nrole && tensor < 0; r++) tensor = tensor_of(k, &k->role[r].body, v);
-    return tensor;
+static const Ins *filler(const Kernel *k, int v) {
+    const Ins *found = NULL;
+    for (int r = 0; r < k->nrole && !found; r++) found = filler_in(&k->role[r].body, v);
+    return found;
 }
 
 /* mbarriers and slots, of the schedule with fields f. */
@@ -98,9 +99,11 @@ static int shared_need(const Kernel *k, const Fields *f) {
     for (int i = 0; i < k->nval; i++) {
         Val v = k->val[i];
         if (v.space != SPACE_SHARED) continue;
-        int tensor = copied_tensor(k, i);
+        const Ins *by = filler(k, i);
+        int tensor = by && by->op == TI_COPY ? by->a : -1;
         bool keys = tensor >= 0 && k->tensor[tensor].rows == SZ_SK;
         v.rows = f->v[keys ? F_TILE_N : F_TILE_M];
+        if (by && by->op == TI_STAGE) v.cols = f->v[F_TILE_N];
         v.stages = tensor < 0 ? 1 : !keys ? f->v[F_Q_STAGES] : f->v[tensor == TEN_V ? F_V_STAGES : F_K_STAGES];
         int bytes = bytes_of(&v) * v.stages;
         if (v.over < 0)
@@ -119,7 +122,8 @@ static int shared_limit(const Kernel *k, const Fields *f) {
 
 static Held held(const Kernel *k, const Fields *f) {
     int m = f->v[F_TILE_M], t = 32 * f->v[F_WARPS], d = round_up(k->spec->D, 16), dv = round_up(k->spec->Dv, 16);
-    if (is_wgmma(f)) return (Held){m * f->v[F_TILE_N] / t, m * dv / t, f->v[F_OVERLAP] ? m * f->v[F_TILE_N] / 2 / t : 0};
+    bool weights = f->v[F_OVERLAP] && f->v[F_P_OPERAND] == WEIGHTS_REGS;
+    if (is_wgmma(f)) return (Held){m * f->v[F_TILE_N] / t, m * dv / t, weights ? m * f->v[F_TILE_N] / 2 / t : 0};
     return (Held){m * f->v[F_TILE_N] / t, m * dv / t, f->v[F_Q_OPERAND] == 1 ? m * d / 2 / t : 0};
 }
 static int register_need(const Kernel *k, const Fields *f) {
@@ -189,12 +193,14 @@ static Str shared_sum(const Kernel *k) {
     for (int i = 0; i < k->nval; i++) {
         const Val *v = &k->val[i];
         if (v->space != SPACE_SHARED || (v->over >= 0) != staged) continue;
-        sum = ag_fmt(k->arena, "%s%s%.*s %d x %d x %d x %d", sum.s, sum.n ? " + " : "", STRF(v->name), v->stages, v->rows, v->cols,
-                     ag_dtype_bytes(v->type));
+        sum = ag_fmt(k->arena, "%s%s%.*s %d x %d x %d x %d", sum.s, sum.n ? " + " : "", STRF(v->name), v->stages, v->rows,
+                     v->panels ? ag_panel_cols(v->cols) : v->cols, ag_dtype_bytes(v->type));
     }
-    int mbarriers = 0;
+    int mbarriers = 0, slots = 0;
     for (int i = 0; i < k->nbarrier; i++) mbarriers += k->barrier[i].kind == BARRIER_MBAR ? k->barrier[i].stages : 0;
-    return mbarriers ? ag_fmt(k->arena, "%s + %d mbarriers x 8", sum.s, mbarriers) : sum;
+    for (int i = 0; i < k->nval; i++) slots += k->val[i].space == SPACE_SLOT ? k->val[i].stages : 0;
+    if (mbarriers) sum = ag_fmt(k->arena, "%s + %d mbarriers x 8", sum.s, mbarriers);
+    return slots ? ag_fmt(k->arena, "%s + %d slots x 4", sum.s, slots) : sum;
 }
 
 static bool check_shared(const Kernel *k, const Fields *f, Span at) {

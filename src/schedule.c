@@ -27,6 +27,7 @@ static const struct {
     {F_WARPS, FAMILY_MMA_SYNC, "each of roles.consumer.warpgroups has 4 warps"},
     {F_Q_OPERAND, FAMILY_MMA_SYNC, "Q is read from shared memory in every step"},
     {F_ACQUIRE, FAMILY_MMA_SYNC, "every tile of K and V has a barrier of its own"},
+    {F_P_OPERAND, FAMILY_WGMMA, "the weights stay in registers"},
     {F_CONSUMERS, FAMILY_WGMMA, "roles.warps says how many warps compute"},
     {F_REGS_MATH, FAMILY_WGMMA, "all warps have the same registers, which grid.ctas_per_sm bounds"},
     {F_REGS_LOAD, FAMILY_WGMMA, "no warps are set apart for loading"},
@@ -43,6 +44,11 @@ const char *ag_field_idle(const Schedule *s, FieldId id) {
     for (int i = 0; i < LEN(heeded); i++)
         if (heeded[i].id == id && (int64_t)heeded[i].family != s->f[F_MMA_FAMILY].v) return heeded[i].other;
     return NULL;
+}
+
+bool ag_field_has_effect(const Schedule *closed, FieldId id) {
+    bool one_tile = closed->f[F_PERSISTENT].v == PERSISTENT_NONE;
+    return !ag_field_idle(closed, id) && !(id == F_FETCH_AHEAD && one_tile);
 }
 
 #define VERSION "attngen.schedule/1"
@@ -107,10 +113,17 @@ static void read_dtypes(Reading *r, const Doc *x) {
     static const char *const names[] = {"f16", "bf16", NULL};
     static const DType type[] = {DT_F16, DT_BF16};
     if (x->kind != DOC_LIST || x->n == 0) ag_error(r->d, x->span, "default_for.dtype: expected a list of dtypes, such as [bf16]");
-    for (int i = 0, v; i < (x->kind == DOC_LIST ? x->n : 0); i++)
-        if (ag_doc_enum(r->d, x->item[i], "default_for.dtype", names, &v)) r->s->default_for.dtypes |= 1u << type[v];
+    for (int i = 0, v; i < (x->kind == DOC_LIST ? x->n : 0); i++) {
+        if (!ag_doc_enum(r->d, x->item[i], "default_for.dtype", names, &v)) continue;
+        if (r->s->default_for.dtypes >> type[v] & 1) ag_error(r->d, x->item[i]->span, "default_for.dtype: %s is listed twice", names[v]);
+        r->s->default_for.dtypes |= 1u << type[v];
+    }
 }
-static void read_masked(Reading *r, const Doc *x) { ag_doc_bool(r->d, x, "default_for.masked", &r->s->default_for.masked); }
+static void read_masked(Reading *r, const Doc *x) {
+    bool *masked = &r->s->default_for.masked;
+    if (ag_doc_bool(r->d, x, "default_for.masked", masked) && !*masked)
+        ag_error(r->d, x->span, "default_for.masked: false has no effect, since a schedule is for specs with and without a mask: write true or leave it out");
+}
 static void read_queries(Reading *r, const Doc *x) {
     ag_doc_int(r->d, x, "default_for.queries.max", 1, MAX_QUERIES, &r->s->default_for.max_queries);
 }

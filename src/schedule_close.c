@@ -1,6 +1,8 @@
 /* schedule_close.c: the rules that close `auto`, the laws between fields, and the choice of a shipped schedule. */
 #include "input.h"
 
+#include <assert.h>
+#include <pthread.h>
 #include <string.h>
 
 static int least(int a, int b) { return a < b ? a : b; }
@@ -21,7 +23,7 @@ typedef struct Closing {
 static int value(const Closing *c, FieldId id) { return (int)c->s->f[id].v; }
 static bool wgmma(const Closing *c) { return value(c, F_MMA_FAMILY) == FAMILY_WGMMA; }
 
-/* Columns of a tile in shared memory: whole mma.sync operands, or the panels of 128 bytes that wgmma reads. */
+/* Columns of a tile that has D in shared memory: whole mma.sync operands, or the panels of 128 bytes that wgmma reads. */
 static int columns(const Closing *c, int D) { return round_up(D, wgmma(c) ? 64 : 16); }
 
 /* Slots that a persistent block has at most: its tile, and where that is. */
@@ -40,22 +42,23 @@ bool ag_own_output_tile(const Schedule *s, int D, int Dv) {
 }
 
 /* Shared memory that one block of an m x n tile takes: the stages of Q, K and V, and barriers.
- * O takes the place of all (mma_sync), or of Q, or has its own (wgmma). */
+ * O takes the place of all (mma_sync), or of Q, or has its own (wgmma), and the weights may have theirs. */
 static int shared_bytes(const Closing *c, int m, int n) {
     int e = ag_dtype_bytes(c->spec->dtype), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
     int head = !wgmma(c) ? most(D, Dv) : D * value(c, F_Q_STAGES) + (ag_own_output_tile(c->s, c->spec->D, c->spec->Dv) ? round_up(Dv / value(c, F_O_PARTS), 64) : 0);
-    return e * (m * head + n * D * value(c, F_K_STAGES) + n * Dv * value(c, F_V_STAGES)) + ag_barrier_bytes(c->s);
+    int weights = value(c, F_P_OPERAND) == WEIGHTS_SMEM ? m * columns(c, n) : 0;
+    return e * (m * head + n * D * value(c, F_K_STAGES) + n * Dv * value(c, F_V_STAGES) + weights) + ag_barrier_bytes(c->s);
 }
 
 static int shared_limit(const Closing *c) { return least(c->t->shared_max, c->t->shared_sm / value(c, F_PER_SM) - 1024); }
 
 /* Registers per thread: the S and O accumulators, Q where it stays in registers, what the score's functions take, and the rest: about 56, or 32
- * where a warpgroup of its own loads.  With overlap the rounded weights of a tile live beside the scores of the next. */
+ * where a warpgroup of its own loads.  With overlap the rounded weights of a tile live beside the scores of the next, unless they lie in shared memory. */
 static int registers(const Closing *c, int m, int n) {
     int threads = 32 * value(c, F_WARPS), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
     int functions = c->spec->score ? n / 12 : 0; /* softcap spills at D 64, n 128; not at D 64, n 112 and D 128, n 64 */
     int all = m * (n + Dv) / threads + functions;
-    if (wgmma(c)) return all + (value(c, F_OVERLAP) ? m * n / (2 * threads) : 0) + 32;
+    if (wgmma(c)) return all + (value(c, F_OVERLAP) && value(c, F_P_OPERAND) == WEIGHTS_REGS ? m * n / (2 * threads) : 0) + 32;
     return all + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + 56;
 }
 
@@ -114,8 +117,9 @@ static void close_tile_wgmma(const Closing *c) {
     int m, n;
     decide(fm, 64 * value(c, F_CONSUMERS), "64 rows for each of roles.consumer.warpgroups");
     if (!fn->open) return;
-    choose_tile(c, 128, 16, &m, &n);
-    decide(fn, n, ag_fmt(c->d->arena, "128 keys, less by 16 until they fit: %s", tile_sum(c, m, n)).s);
+    int top = value(c, F_P_OPERAND) == WEIGHTS_SMEM ? 192 : 128;
+    choose_tile(c, top, 16, &m, &n);
+    decide(fn, n, ag_fmt(c->d->arena, "%d keys, less by 16 until they fit: %s", top, tile_sum(c, m, n)).s);
 }
 
 /* Registers per thread with which a wgmma block starts; setmaxnreg moves them between its warpgroups, and there are no others. */
@@ -259,8 +263,10 @@ static void check_threads(const Closing *c) {
 }
 
 static void check_mma_sync(const Closing *c) {
-    if (value(c, F_O_STORE) == STORE_TMA)
+    if (value(c, F_O_STORE) == STORE_TMA) {
         ag_error(c->d, c->s->f[F_O_STORE].span, "staging.o.store tma needs mma.family wgmma: write smem or direct");
+        note_partner(c, F_MMA_FAMILY);
+    }
     check_rows(c);
     check_acquire(c);
     check_threads(c);
@@ -315,14 +321,15 @@ static void check_wgmma(const Closing *c) {
         ag_note(c->d, f[F_OVERLAP].span, "pipeline.overlap is false");
     }
     if (value(c, F_Q_STAGES) > 1 && !(value(c, F_PERSISTENT) && value(c, F_OVERLAP))) {
-        ag_error(c->d, f[F_Q_STAGES].span, "staging.q.stages 2 needs grid.persistent static or dynamic and pipeline.overlap: true, since it chains tiles");
+        ag_error(c->d, f[F_Q_STAGES].span,
+                 "staging.q.stages 2 needs grid.persistent static or dynamic and pipeline.overlap: true, since it chains tiles");
         note_partner(c, value(c, F_OVERLAP) ? F_PERSISTENT : F_OVERLAP);
     }
     if (value(c, F_O_PARTS) > 1 && (value(c, F_O_STORE) != STORE_SMEM || !value(c, F_PERSISTENT))) {
         ag_error(c->d, f[F_O_PARTS].span, "staging.o.parts above 1 needs staging.o.store smem and grid.persistent static or dynamic: only then has O room of its own that can be less");
         note_partner(c, value(c, F_PERSISTENT) ? F_O_STORE : F_PERSISTENT);
     }
-    if (f[F_FETCH_AHEAD].by == BY_FILE && !value(c, F_PERSISTENT)) {
+    if (f[F_FETCH_AHEAD].by == BY_FILE && !ag_field_has_effect(c->s, F_FETCH_AHEAD)) {
         ag_error(c->d, f[F_FETCH_AHEAD].span, "grid.fetch_ahead has no effect with grid.persistent none: a block has one tile");
         note_partner(c, F_PERSISTENT);
     }
@@ -338,23 +345,23 @@ static void check_wgmma(const Closing *c) {
 
 /* ---- does it apply? */
 
-bool ag_schedule_is_for(const Schedule *s, const Target *t) {
+static bool mask_has(uint32_t arch_mask, const Target *t) {
     for (size_t i = 0; ag_target_at(i); i++)
-        if (ag_target_at(i) == t) return s->arch_mask >> i & 1;
+        if (ag_target_at(i) == t) return arch_mask >> i & 1;
     return false;
 }
 
-static bool has_head_dim(const Schedule *s, const Spec *spec) { return head_dim(spec) >= s->head_dim_min && head_dim(spec) <= s->head_dim_max; }
+bool ag_schedule_is_for(const Schedule *s, const Target *t) { return mask_has(s->arch_mask, t); }
 
 static void check_applies(const Closing *c) {
     const Schedule *s = c->s;
-    if (!ag_schedule_is_for(s, c->t)) {
+    if (!mask_has(s->arch_mask, c->t)) {
         Str list = STR("");
         for (size_t i = 0; ag_target_at(i); i++)
             if (s->arch_mask >> i & 1) list = ag_fmt(c->d->arena, "%s%s%s", list.s, list.n ? ", " : "", ag_target_at(i)->name);
         ag_unsupported(c->d, s->arch_span, "this schedule is for %s, not for %s", list.s, c->t->name);
     }
-    if (!has_head_dim(s, c->spec))
+    if (head_dim(c->spec) < s->head_dim_min || head_dim(c->spec) > s->head_dim_max)
         ag_unsupported(c->d, s->head_dim_span, "this schedule is for head dims %d to %d, and max(D, Dv) is %d", s->head_dim_min, s->head_dim_max,
                        head_dim(c->spec));
 }
@@ -375,40 +382,65 @@ void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t) 
 
 /* ---- the shipped schedule for a spec */
 
-/* What a choice needs to know of a shipped schedule that matches. */
-typedef struct Candidate {
-    bool matches;
-    int64_t max_queries; /* 0: any */
-} Candidate;
+/* What a choice needs to know of a shipped schedule.  Every bind asks, so each is read once a process. */
+typedef struct Choice {
+    bool known;
+    uint32_t arch_mask;
+    int head_dim_min, head_dim_max;
+    unsigned dtypes; /* as in Schedule.default_for */
+    bool masked;
+    int64_t max_queries;
+} Choice;
+enum { MAX_SHIPPED = 64 };
+static struct {
+    pthread_mutex_t lock;
+    Choice of[MAX_SHIPPED];
+} choices = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static Candidate candidate(Diag *d, const Shipped *shipped, const Spec *spec, const Target *t) {
-    uint16_t file = ag_diag_file(d, ag_str(shipped->name), (Str){shipped->text, shipped->len});
-    const Schedule *s = ag_schedule_read(d, file);
-    if (!s || !ag_schedule_is_for(s, t) || !has_head_dim(s, spec)) return (Candidate){0};
-    bool dtype = !s->default_for.dtypes || s->default_for.dtypes >> spec->dtype & 1;
-    return (Candidate){dtype && (spec->mask || !s->default_for.masked), s->default_for.max_queries};
+static Choice choice_in(Diag *d, const Shipped *shipped) {
+    const Schedule *s = ag_schedule_read(d, ag_diag_file(d, ag_str(shipped->name), (Str){shipped->text, shipped->len}));
+    if (!s) return (Choice){0};
+    return (Choice){true, s->arch_mask, s->head_dim_min, s->head_dim_max, s->default_for.dtypes, s->default_for.masked, s->default_for.max_queries};
 }
 
-/* Reads the schedule as a compilation of its own: the caller's Diag hears nothing of it. */
-static Candidate read_candidate(const Shipped *shipped, const Spec *spec, const Target *t) {
+/* Reads the schedule as a compilation of its own: the caller's Diag hears nothing of it.  Out of memory: it is not known. */
+static Choice read_choice(const Shipped *shipped) {
     Diag d = {.arena = ag_arena_new()};
-    Candidate c = {0};
+    Choice c = {0};
     if (!d.arena) return c;
     ag_arena_on_oom(d.arena, &d.jump);
-    if (setjmp(d.jump) == 0) c = candidate(&d, shipped, spec, t);
+    if (setjmp(d.jump) == 0) c = choice_in(&d, shipped);
     ag_arena_free(d.arena);
     return c;
+}
+
+static Choice choice_at(size_t i, const Shipped *shipped) {
+    assert(i < MAX_SHIPPED);
+    pthread_mutex_lock(&choices.lock);
+    Choice c = choices.of[i];
+    pthread_mutex_unlock(&choices.lock);
+    if (c.known) return c;
+    c = read_choice(shipped);
+    pthread_mutex_lock(&choices.lock);
+    choices.of[i] = c;
+    pthread_mutex_unlock(&choices.lock);
+    return c;
+}
+
+static bool is_for(const Choice *c, const Spec *spec, const Target *t, int64_t queries) {
+    bool fits = c->known && mask_has(c->arch_mask, t) && head_dim(spec) >= c->head_dim_min && head_dim(spec) <= c->head_dim_max;
+    bool wanted = (!c->dtypes || c->dtypes >> spec->dtype & 1) && (spec->mask || !c->masked);
+    return fits && wanted && (!c->max_queries || (queries >= 0 && queries <= c->max_queries));
 }
 
 const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries) {
     const Shipped *shipped;
     const char *best = NULL;
-    int64_t fewest = INT64_MAX; /* of best; INT64_MAX: it is for any number */
+    int64_t fewest = INT64_MAX; /* that best is for; INT64_MAX: any number */
     for (size_t i = 0; (shipped = ag_shipped_schedule(i)); i++) {
-        Candidate c = read_candidate(shipped, spec, t);
-        if (!c.matches || (c.max_queries && (queries < 0 || queries > c.max_queries))) continue;
+        Choice c = choice_at(i, shipped);
         int64_t max = c.max_queries ? c.max_queries : INT64_MAX;
-        if (best && max >= fewest) continue;
+        if (!is_for(&c, spec, t, queries) || (best && max >= fewest)) continue;
         best = shipped->name;
         fewest = max;
     }

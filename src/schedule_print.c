@@ -1,5 +1,5 @@
 /* schedule_print.c: a closed schedule as YAML that reads back to the same, with a comment per field saying who decided it.
- * Fields without effect for the mma.family are left out: a file that gives them is refused. */
+ * Fields without effect are left out: a file that gives them is refused. */
 #include "input.h"
 
 #include <string.h>
@@ -111,7 +111,7 @@ void ag_schedule_print(Buf *out, const Schedule *s) {
     const char *last = "";
     for (int i = 0; i < F_COUNT; i++) {
         const FieldInfo *info = &ag_field[i];
-        if (ag_field_idle(s, (FieldId)i)) continue;
+        if (!ag_field_has_effect(s, (FieldId)i)) continue;
         put_field(out, open_maps(out, last, info->path, s), info, &s->f[i]);
         last = info->path;
     }

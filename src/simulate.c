@@ -35,13 +35,17 @@ static void put_ins(Sim *s, const Ins *i) {
     if ((i->op == TI_COPY || i->op == TI_PUT || at_mbar(i)) && s->stage >= 0) ag_put(s->message, " [stage %lld]", (long long)s->stage);
 }
 
-static noreturn void leave(Sim *s, Span at) {
+/* The line of the spec or schedule that it comes from. */
+static void put_from(Sim *s, Span at) {
     const Diag *d = s->k->d;
-    if (d && at.file) {
-        int line, col;
-        ag_line_col(d, at, &line, &col);
-        ag_put(s->message, " (from %.*s:%d)", STRF(d->file[at.file].name), line);
-    }
+    int line, col;
+    if (!d || !at.file) return;
+    ag_line_col(d, at, &line, &col);
+    ag_put(s->message, " (from %.*s:%d)", STRF(d->file[at.file].name), line);
+}
+
+static noreturn void leave(Sim *s, Span at) {
+    put_from(s, at);
     longjmp(s->jump, AG_JUMP_STOP);
 }
 
@@ -59,24 +63,26 @@ void ag_sim_fail(Sim *s, const char *fmt, ...) {
     leave(s, i ? i->span : (Span){0});
 }
 
-void ag_sim_fail_launch(Sim *s, const char *fmt, ...) {
+void ag_sim_fail_launch(Sim *s, Span at, const char *fmt, ...) {
     ag_put(s->message, "simulated launch: ");
     va_list ap;
     va_start(ap, fmt);
     ag_vput(s->message, fmt, ap);
     va_end(ap);
-    leave(s, (Span){0});
+    leave(s, at);
 }
 
 static void put_wait(Sim *s, const Thread *t) {
     s->stage = t->at->op == TI_WAIT_BAR ? t->stage : -1;
     ag_put(s->message, "waits at ");
     put_ins(s, t->at);
-    if (t->at->op != TI_WAIT_BAR) return;
-    const Mbar *m = &s->mbar[t->mbar];
-    ag_put(s->message, " parity %lld (%d of %d arrivals", (long long)t->parity, m->count - m->missing, m->count);
-    if (m->announced > 0) ag_put(s->message, ", no copy for %lld bytes", (long long)m->announced);
-    ag_put(s->message, ")");
+    if (t->at->op == TI_WAIT_BAR) {
+        const Mbar *m = &s->mbar[t->mbar];
+        ag_put(s->message, " parity %lld (%d of %d arrivals", (long long)t->parity, m->count - m->missing, m->count);
+        if (m->announced > 0) ag_put(s->message, ", no copy for %lld bytes", (long long)m->announced);
+        ag_put(s->message, ")");
+    }
+    put_from(s, t->at->span);
 }
 
 static noreturn void fail_deadlock(Sim *s) {
@@ -253,7 +259,7 @@ static void make_cell(Sim *s, Cell *c, const Val *v) {
     }
     if (v->space == SPACE_SLOT) c->slot = NEWN(s->arena, Slot1, (size_t)v->stages);
     if (v->space == SPACE_FRAG || v->space == SPACE_ROW) c->x = NEWN(s->arena, float, n);
-    if (v->space == SPACE_FRAG) c->hidden = NEWN(s->arena, uint8_t, n);
+    if (v->space == SPACE_FRAG || v->space == SPACE_SHARED) c->hidden = NEWN(s->arena, uint8_t, n);
     if (v->cols > s->columns) s->columns = v->cols;
     if (v->rows > s->rows) s->rows = v->rows;
 }

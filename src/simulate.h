@@ -32,6 +32,7 @@ typedef struct Clock {
 /* How the warps of a role have used a stage since the last barrier that all of them passed. */
 typedef enum Use {
     USE_NONE,
+    USE_OWN,    /* each warp the rows that it also writes */
     USE_SYNCED, /* as USE_ROWS, and each warpgroup has passed a barrier of its own since */
     USE_ROWS,   /* each warpgroup its own rows */
     USE_ALL     /* any warp any row */
@@ -50,7 +51,10 @@ typedef enum StageState {
     STAGE_PENDING, /* an asynchronous copy is on its way; by TMA: ready for the roles that know its phase to be complete */
     STAGE_LANDED,  /* complete for the threads that copied, not yet for the others */
     STAGE_READY,   /* visible to all threads */
-    STAGE_PRIVATE  /* each warp sees the rows that it wrote itself */
+    STAGE_PRIVATE, /* each warp sees the rows that it wrote itself */
+    STAGE_WRITTEN, /* each warp has written its rows, for asynchronous mma */
+    STAGE_FENCED,  /* and every thread has fenced its writes */
+    STAGE_ROWS     /* and each warpgroup sees its own rows */
 } StageState;
 
 /* Where rows of a shared tile come from. */
@@ -63,7 +67,7 @@ typedef struct Source {
 typedef struct Stage {
     float *x; /* rows x cols, row-major */
     StageState state;
-    int role;      /* PENDING, LANDED: who copied */
+    int role;      /* PENDING, LANDED: who copied; WRITTEN, FENCED, ROWS: who wrote */
     int64_t group; /* PENDING: its cp.async group */
     bool tma;      /* PENDING: it counts for phase `phase` (from 0) of mbarrier `mbar` instead */
     int mbar, phase;
@@ -99,7 +103,7 @@ typedef struct Cell {
     Slot1 *slot;
     Stage *stage;    /* shared */
     float *x;        /* fragments: rows x cols; rows: rows x lanes */
-    uint8_t *hidden; /* fragments: the element is that of a masked key */
+    uint8_t *hidden; /* fragments and staged ones: the element is that of a masked key */
     int lanes;       /* rows: 4 if partial, else 1 */
     bool written;
     Origin from;
@@ -151,8 +155,8 @@ typedef struct Thread {
     int64_t stage, parity;
     int64_t mma_closed, mma_finished; /* groups of asynchronous mma: 1..mma_finished are over, mma_closed + 1 is open */
     bool mma_open;                    /* the open one has an mma */
-    bool my_turn;                     /* between take and pass */
-    int stores;                       /* asynchronous ones that have not been waited for */
+    const Ins *turn;                  /* taken and not passed on; NULL */
+    const Ins *store;                 /* asynchronous, and not waited for; NULL */
 } Thread;
 
 /* ---- mbarriers */
@@ -220,8 +224,8 @@ typedef struct Sim {
 } Sim;
 
 /* ---- simulate.c */
-noreturn void ag_sim_fail(Sim *s, const char *fmt, ...) PRINTF(2, 3);        /* prefixed by block and instruction */
-noreturn void ag_sim_fail_launch(Sim *s, const char *fmt, ...) PRINTF(2, 3); /* of the launch as a whole */
+noreturn void ag_sim_fail(Sim *s, const char *fmt, ...) PRINTF(2, 3);                 /* prefixed by block and instruction */
+noreturn void ag_sim_fail_launch(Sim *s, Span at, const char *fmt, ...) PRINTF(3, 4); /* of the launch as a whole */
 const HostTensor *ag_sim_tensor(const Sim *s, int tensor);
 static inline const char *ag_sim_name(const Sim *s, int val) { return s->k->val[val].name.s; }
 
@@ -238,7 +242,9 @@ const Step *ag_sim_expr_row(Sim *s, Expr *e, int64_t q0, int row, int columns);
 Stage *ag_sim_read(Sim *s, int val, int64_t stage, Use use, bool async); /* async: until the open group of mma is waited for */
 Stage *ag_sim_overwrite(Sim *s, int val, int64_t stage);                 /* checks that nothing there, or overlapping, is still needed */
 void ag_sim_copied(Sim *s, Stage *g, bool async);
-void ag_sim_staged(Sim *s, Stage *g); /* each warp has written its own rows */
+void ag_sim_staged(Sim *s, Stage *g);  /* each warp has written its own rows, which go out */
+void ag_sim_written(Sim *s, Stage *g); /* which mma will read */
+void ag_sim_fence(Sim *s);
 void ag_sim_commit(Sim *s);
 void ag_sim_wait(Sim *s, int unfinished);
 void ag_sim_barrier(Sim *s);        /* of the block */
@@ -267,8 +273,8 @@ void ag_sim_mma_wait(Sim *s, int unfinished);
 void ag_sim_mma_end(Sim *s); /* of the running role */
 
 /* ---- simulate_tiles.c */
-enum { SIMULATED_SMS = 2 }; /* blocks that run at once, which persistent ones are at most */
-void ag_sim_tiles_reset(Sim *s);                       /* before each block */
+enum { SIMULATED_SMS = 2 };      /* blocks that run at once, which persistent ones are at most */
+void ag_sim_tiles_reset(Sim *s); /* before each block */
 void ag_sim_put(Sim *s, const Ins *i);
 int64_t ag_sim_get(Sim *s, const Ins *i);
 int64_t ag_sim_fetch(Sim *s);
@@ -293,6 +299,7 @@ void ag_sim_relate_map(Sim *s, const Ins *i, const Expr *e);
 void ag_sim_relate_reduce(Sim *s, const Ins *i);
 void ag_sim_relate_mma(Sim *s, const Ins *i);
 void ag_sim_relate_total(Sim *s, const Ins *i);
+void ag_sim_relate_stage(Sim *s, const Ins *i);
 
 /* ---- simulate_cover.c */
 void ag_sim_cover_init(Sim *s);

@@ -1,7 +1,7 @@
 /* simulate_any.c: a body that each warp runs or skips by itself (TI_ANY).
  *
- * The body is run on whole tiles; what it has written is then put back in the rows of the warps that skip it.  It writes registers alone, so a role is in
- * one such body at a time, and one copy of each value suffices. */
+ * The body is run on whole tiles; what it has written is then put back in the rows of the warps that skip it.  It writes registers and the warps' own rows of
+ * staged tiles, so a role is in one such body at a time, and one copy of each value suffices. */
 #include "simulate.h"
 
 #include <string.h>
@@ -43,16 +43,18 @@ static bool find_warps(Sim *s, const Ins *i) {
     return some;
 }
 
-static size_t row_floats(const Cell *c) { return (size_t)(c->v->space == SPACE_FRAG ? c->v->cols : c->lanes); }
+static size_t row_floats(const Cell *c) { return (size_t)(c->v->space == SPACE_ROW ? c->lanes : c->v->cols); }
+static float *content(const Cell *c) { return c->v->space == SPACE_SHARED ? c->stage[0].x : c->x; }
 
 static void keep_written(Sim *s, const Block *body) {
     for (const Ins *i = body->first; i; i = i->next) {
         bool registers = i->op == TI_MAP || i->op == TI_FILL || i->op == TI_REDUCE || i->op == TI_TOTAL || (i->op == TI_MMA && !i->async);
-        if (!registers) ag_sim_fail(s, "`%s` stands in a body that some warps skip", ag_tile_op_name[i->op]);
+        bool own_rows = i->op == TI_STAGE && s->k->val[i->dst].stages == 1;
+        if (!registers && !own_rows) ag_sim_fail(s, "`%s` stands in a body that some warps skip", ag_tile_op_name[i->op]);
         Cell *c = &s->cell[i->dst];
         size_t n = row_floats(c) * (size_t)c->v->rows;
         if (!c->saved) c->saved = NEWN(s->arena, float, n);
-        if (c->written) memcpy(c->saved, c->x, sizeof(float) * n);
+        if (c->written) memcpy(c->saved, content(c), sizeof(float) * n);
         c->was_written = c->written;
     }
 }
@@ -79,7 +81,7 @@ void ag_sim_any_end(Sim *s, const Ins *i) {
         size_t n = row_floats(c);
         for (int r = 0; r < a->live; r++) {
             if (a->runs[r]) continue;
-            memcpy(c->x + (size_t)r * n, c->saved + (size_t)r * n, sizeof(float) * n);
+            memcpy(content(c) + (size_t)r * n, c->saved + (size_t)r * n, sizeof(float) * n);
             if (!c->was_written) c->written = false; /* this warp never wrote it */
         }
     }

@@ -30,7 +30,7 @@ void ag_sim_bar_init(Sim *s) {
         s->mbar0[b] = n;
         if (x->kind == BARRIER_MBAR) n += x->stages;
     }
-    if (n > MAX_MBARS) ag_sim_fail_launch(s, "%d mbarriers, of which the simulator takes %d", n, MAX_MBARS);
+    if (n > MAX_MBARS) ag_sim_fail_launch(s, (Span){0}, "%d mbarriers, of which the simulator takes %d", n, MAX_MBARS);
 }
 
 void ag_sim_bar_reset(Sim *s) {

@@ -135,8 +135,8 @@ static void check_stored(Sim *s, int tensor, int64_t b, int64_t h) {
     if (!stored || !ag_sim_tensor(s, tensor)->data) return;
     for (int64_t q = 0; q < sq; q++)
         if (!stored[plane * sq + q])
-            ag_sim_fail_launch(s, "query row %lld of %s (h %lld, b %lld) is never written", (long long)q, s->k->tensor[tensor].name, (long long)h,
-                               (long long)b);
+            ag_sim_fail_launch(s, (Span){0}, "query row %lld of %s (h %lld, b %lld) is never written", (long long)q, s->k->tensor[tensor].name,
+                               (long long)h, (long long)b);
 }
 
 static void check_seen(Sim *s, int64_t b, int64_t h) {
@@ -145,8 +145,8 @@ static void check_seen(Sim *s, int64_t b, int64_t h) {
     for (int64_t n = 0; n < c->nrow && !c->untold; n++)
         for (int64_t key = 0; key < sk; key++)
             if (!c->seen[(plane * c->nrow + n) * sk + key] && visible(s, b, h, n, key))
-                ag_sim_fail_launch(s, "key %lld is visible to query row %lld (h %lld, b %lld) but key tile %lld is never visited", (long long)key,
-                                   (long long)c->rows[n], (long long)h, (long long)b, (long long)key / (c->tile ? c->tile : 1));
+                ag_sim_fail_launch(s, (Span){0}, "key %lld is visible to query row %lld (h %lld, b %lld) but key tile %lld is never visited",
+                                   (long long)key, (long long)c->rows[n], (long long)h, (long long)b, (long long)key / (c->tile ? c->tile : 1));
 }
 
 void ag_sim_cover_end(Sim *s) {

@@ -40,6 +40,7 @@ void ag_sim_mma_check(Sim *s, const Ins *i) {
         reading(s, i->b);
         writing(s, i->dst);
         break;
+    case TI_STAGE:
     case TI_STORE:
     case TI_STORE_ROW: reading(s, i->a); break;
     case TI_MAP:

@@ -74,6 +74,22 @@ static void load(Sim *s, const Ins *i) {
     d->written = true;
 }
 
+/* What the tile stands for is noted as of a fragment. */
+static void stage(Sim *s, const Ins *i) {
+    Cell *d = &s->cell[i->dst];
+    Stage *g = ag_sim_overwrite(s, i->dst, ag_sim_int(s, i->e[0]));
+    ag_sim_written(s, g);
+    if (!s->order->values) return;
+    const Cell *a = written(s, i->a);
+    int n = d->v->cols;
+    assert(a->v->rows == d->v->rows && a->v->cols == n);
+    for (int j = 0; j < live_rows(a) * n; j++) g->x[j] = ag_round_to(d->v->type, a->x[j]);
+    memcpy(d->hidden, a->hidden, (size_t)d->v->rows * (size_t)n);
+    d->from = a->from;
+    ag_sim_relate_stage(s, i);
+    d->written = true;
+}
+
 /* ---- products */
 
 typedef float F4 __attribute__((vector_size(16)));
@@ -143,17 +159,17 @@ static void output_origin(Sim *s, Cell *d, const Ins *i, const Cell *weights, co
     ag_sim_cover_contract(s, weights);
 }
 
-/* ga: NULL if the first operand is a fragment */
+/* ga: NULL if the first operand is a fragment; what is staged counts as one, but for where its elements are */
 static void multiply(Sim *s, const Ins *i, const Stage *ga, const Stage *gb) {
     Cell *d = &s->cell[i->dst];
     const Val *va = &s->k->val[i->a], *vb = &s->k->val[i->b];
     bool shared = ga != NULL;
-    const Cell *ca = shared ? NULL : written(s, i->a);
+    const Cell *ca = shared && ga->state != STAGE_ROWS ? NULL : written(s, i->a);
     int depth = i->trans ? vb->cols : vb->rows, cols = i->trans ? vb->rows : vb->cols;
     assert(va->rows == d->v->rows && va->cols == depth && cols == d->v->cols && cols % 8 == 0);
 
     ag_sim_relate_mma(s, i);
-    Origin qa = shared ? of_source(&ga->source) : ca->from;
+    Origin qa = ca ? ca->from : of_source(&ga->source);
     if (i->trans)
         score_origin(s, d, &qa, &gb->source);
     else if (ca)
@@ -348,6 +364,8 @@ void ag_sim_op(Sim *s, const Ins *i) {
     case TI_MMA_COMMIT: ag_sim_mma_commit(s); break;
     case TI_MMA_WAIT: ag_sim_mma_wait(s, i->n); break;
     case TI_LOAD: load(s, i); break;
+    case TI_STAGE: stage(s, i); break;
+    case TI_FENCE: ag_sim_fence(s); break;
     case TI_MMA: mma(s, i); break;
     case TI_PUT: ag_sim_put(s, i); break;
     case TI_RESET: ag_sim_reset(s); break;

@@ -113,6 +113,8 @@ void ag_sim_relate_total(Sim *s, const Ins *i) { EACH_WARP(w) s->cell[i->dst].re
 void ag_sim_relate_mma(Sim *s, const Ins *i) {
     EACH_WARP(w) {
         if (i->zero) s->cell[i->dst].rel[w] = (Relative){.any = true};
-        if (s->cell[i->a].v->space == SPACE_FRAG) accumulate(s, i->dst, w, &s->cell[i->a].rel[w]);
+        accumulate(s, i->dst, w, &s->cell[i->a].rel[w]); /* of tensors: relative to none */
     }
 }
+
+void ag_sim_relate_stage(Sim *s, const Ins *i) { EACH_WARP(w) s->cell[i->dst].rel[w] = s->cell[i->a].rel[w]; }

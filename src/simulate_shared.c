@@ -6,7 +6,10 @@
  *
  * A copy by TMA is visible to the roles that know the phase of its mbarrier to be complete.  What another role has used is free once this one knows of the
  * end of that use: it has waited for a phase on which the other arrived later.  A barrier of each warpgroup frees what its warps used by their own rows, for
- * writes whose rows lie in the same bytes. */
+ * writes whose rows lie in the same bytes.
+ *
+ * What TI_STAGE writes is there for the mma of the warpgroups that wrote it behind a TI_FENCE and then a barrier.  A warp's part of an mma reads the rows that this
+ * warp writes, so these are free as soon as the mma is over. */
 #include "simulate.h"
 
 static Stage *stage_of(Sim *s, int val, int64_t stage) {
@@ -32,6 +35,10 @@ static void why_not_ready(Sim *s, int val, int64_t stage, const Stage *g) {
         ag_sim_fail(s, "reads %s [stage %lld] before its copy has arrived: a wait is missing", name, n);
     case STAGE_LANDED: ag_sim_fail(s, "reads %s [stage %lld] before its copy is visible to all threads: a sync is missing", name, n);
     case STAGE_PRIVATE: ag_sim_fail(s, "reads %s [stage %lld], which holds rows on their way out", name, n);
+    case STAGE_WRITTEN: ag_sim_fail(s, "reads %s [stage %lld] before what was staged is fenced for mma: a fence is missing", name, n);
+    case STAGE_FENCED:
+        ag_sim_fail(s, "reads %s [stage %lld] before what was staged is visible to the warpgroup: a sync behind the fence is missing", name, n);
+    case STAGE_ROWS: ag_sim_fail(s, "reads all rows of %s [stage %lld], of which each warpgroup sees those that it staged", name, n);
     case STAGE_READY: break;
     }
 }
@@ -45,10 +52,11 @@ static void note_use(Sim *s, Stage *g, Use use) {
 
 Stage *ag_sim_read(Sim *s, int val, int64_t stage, Use use, bool async) {
     Stage *g = stage_of(s, val, stage);
-    bool ready = g->state == STAGE_READY || (g->state == STAGE_PENDING && g->tma && ag_sim_knows(s, s->role, g));
+    bool rows = g->state == STAGE_ROWS && g->role == s->role && use == USE_ROWS;
+    bool ready = rows || g->state == STAGE_READY || (g->state == STAGE_PENDING && g->tma && ag_sim_knows(s, s->role, g));
     if (!ready) why_not_ready(s, val, stage, g);
     if (g->by[s->role].released) ag_sim_fail(s, "reads %s [stage %lld] after its release", ag_sim_name(s, val), (long long)stage);
-    note_use(s, g, use);
+    note_use(s, g, rows ? USE_OWN : use);
     if (async) {
         g->by[s->role].group = s->thread[s->role].mma_closed + 1;
         g->by[s->role].done = UNFINISHED;
@@ -78,9 +86,9 @@ static void check_free_own(Sim *s, int val, int64_t stage, const Access *a, int 
         ag_sim_fail(s, "overwrites %s [stage %lld] while %s that reads it is unfinished", name, (long long)stage,
                     a->group == INT64_MAX ? "a store" : "an mma");
     if (a->use > USE_SYNCED) ag_sim_fail(s, "overwrites %s [stage %lld] before its release: no sync since it was last used", name, (long long)stage);
-    if (a->use == USE_SYNCED && !rows_alike(&s->k->val[val], &s->k->val[writer]))
-        ag_sim_fail(s, "overwrites %s [stage %lld] before its release: each warpgroup has released its own rows, which lie elsewhere", name,
-                    (long long)stage);
+    if (a->use != USE_NONE && !rows_alike(&s->k->val[val], &s->k->val[writer]))
+        ag_sim_fail(s, "overwrites %s [stage %lld] before its release: each warp%s has released its own rows, which lie elsewhere", name,
+                    (long long)stage, a->use == USE_OWN ? "" : "group");
 }
 
 /* What another role has used. */
@@ -133,6 +141,12 @@ void ag_sim_staged(Sim *s, Stage *g) {
     note_use(s, g, USE_ROWS);
 }
 
+void ag_sim_written(Sim *s, Stage *g) {
+    g->state = STAGE_WRITTEN;
+    g->role = s->role;
+    note_use(s, g, USE_OWN);
+}
+
 /* ---- groups and barriers */
 
 void ag_sim_commit(Sim *s) { s->thread[s->role].open_group++; }
@@ -154,6 +168,7 @@ void ag_sim_wait(Sim *s, int unfinished) { each_stage(s, land, s->thread[s->role
 static void publish(Sim *s, int val, int stage, Stage *g, int64_t x) {
     (void)val, (void)stage, (void)x;
     if (g->state == STAGE_LANDED) g->state = STAGE_READY;
+    if (g->state == STAGE_FENCED) g->state = STAGE_ROWS;
     for (int r = 0; r < s->k->nrole; r++)
         if (g->by[r].done != UNFINISHED) g->by[r].use = USE_NONE;
 }
@@ -173,9 +188,17 @@ static void release_rows(Sim *s, int val, int stage, Stage *g, int64_t x) {
     (void)val, (void)stage, (void)x;
     Access *a = &g->by[s->role];
     if (a->use == USE_ROWS && a->done != UNFINISHED) a->use = USE_SYNCED;
+    if (g->state == STAGE_FENCED && g->role == s->role) g->state = STAGE_ROWS;
 }
 
 void ag_sim_warpgroup_sync(Sim *s) { each_stage(s, release_rows, 0); }
+
+static void fence(Sim *s, int val, int stage, Stage *g, int64_t x) {
+    (void)val, (void)stage, (void)x;
+    if (g->state == STAGE_WRITTEN && g->role == s->role) g->state = STAGE_FENCED;
+}
+
+void ag_sim_fence(Sim *s) { each_stage(s, fence, 0); }
 
 static void read_over(Sim *s, int val, int stage, Stage *g, int64_t finished) {
     (void)val, (void)stage;

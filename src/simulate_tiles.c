@@ -56,7 +56,8 @@ void ag_sim_reset(Sim *s) {
 }
 
 void ag_sim_counter_end(Sim *s) {
-    if (s->counter != 0) ag_sim_fail_launch(s, "the counter of tiles is left at %lld, not at 0", (long long)s->counter);
+    if (s->counter != 0)
+        ag_sim_fail_launch(s, s->k->sched->f[F_PERSISTENT].span, "the counter of tiles is left at %lld, not at 0", (long long)s->counter);
 }
 
 /* ---- turns: all warpgroups of a role run the same instructions, so take and pass must alternate in it */
@@ -64,8 +65,8 @@ void ag_sim_counter_end(Sim *s) {
 void ag_sim_turn(Sim *s, const Ins *i) {
     Thread *t = &s->thread[s->role];
     bool take = i->op == TI_TAKE_TURN;
-    if (t->my_turn == take) ag_sim_fail(s, take ? "takes a turn that it has not passed on" : "passes on a turn that it has not taken");
-    t->my_turn = take;
+    if ((t->turn != NULL) == take) ag_sim_fail(s, take ? "takes a turn that it has not passed on" : "passes on a turn that it has not taken");
+    t->turn = take ? i : NULL;
 }
 
 /* ---- asynchronous stores */
@@ -74,7 +75,7 @@ void ag_sim_store_async(Sim *s, Stage *g) {
     Thread *t = &s->thread[s->role];
     g->by[s->role].done = UNFINISHED;
     g->by[s->role].group = INT64_MAX; /* no wait for mma ends it */
-    t->stores++;
+    t->store = t->at;
 }
 
 void ag_sim_store_wait(Sim *s) {
@@ -85,12 +86,13 @@ void ag_sim_store_wait(Sim *s) {
             a->done = now(s);
             a->use = USE_SYNCED;
         }
-    s->thread[s->role].stores = 0;
+    s->thread[s->role].store = NULL;
 }
 
 void ag_sim_tiles_end(Sim *s) {
-    const Thread *t = &s->thread[s->role];
+    Thread *t = &s->thread[s->role];
     const char *role = s->k->role[s->role].name;
-    if (t->my_turn) ag_sim_fail(s, "role %s ends without passing its turn on", role);
-    if (t->stores) ag_sim_fail(s, "role %s ends while a store is unfinished: a wait is missing", role);
+    t->at = t->turn ? t->turn : t->store; /* of which the message is */
+    if (t->turn) ag_sim_fail(s, "role %s ends without passing its turn on", role);
+    if (t->store) ag_sim_fail(s, "role %s ends while the store is unfinished: a wait is missing", role);
 }

@@ -75,6 +75,12 @@ void ag_spz_release(Specialise *s, Block *b, const Ring *r, Ref step) {
 void ag_spz_mma_wait(Specialise *s, Block *b, int n) { ag_spz_put(s, b, TI_MMA_WAIT, NULL)->n = n; }
 
 /* ---- taking the step apart */
+static Block *block_of(Parts *p, const Ins *i, int acc, int weights) {
+    if (p->output) return &p->end;
+    if (i->op == TI_FENCE || i->op == TI_SYNC) return &p->show;
+    return i->dst == acc || i->dst == weights ? &p->touches : &p->softmax;
+}
+
 Parts ag_spz_take_apart(Specialise *s, const Block *step) {
     Parts p = {0};
     int acc = -1, weights = -1;
@@ -89,7 +95,7 @@ Parts ag_spz_take_apart(Specialise *s, const Block *step) {
         if (i->op == TI_MMA)
             *(i->trans ? &p.scores : &p.output) = c;
         else
-            add(p.output ? &p.end : i->dst == acc || i->dst == weights ? &p.touches : &p.softmax, c);
+            add(block_of(&p, i, acc, weights), c);
     }
     if (s->ref < 0) return p;
     Ins *ref = add(&p.end, ag_ins(s->k, TI_MAP, s->ref));
@@ -156,7 +162,8 @@ static void remove_unread_rows(Specialise *s, Block *b) {
     for (Ins *i = b->last, *prev; i; i = prev) {
         bool read = false;
         prev = i->prev;
-        for (const Ins *x = i->next; x && !read; x = x->next) read = x->a == i->dst || x->b == i->dst || (x->e[0] && ag_expr_uses(k, x->e[0], OP_VAL, i->dst));
+        for (const Ins *x = i->next; x && !read; x = x->next)
+            read = x->a == i->dst || x->b == i->dst || (x->e[0] && ag_expr_uses(k, x->e[0], OP_VAL, i->dst));
         if (i->op == TI_MAP && k->val[i->dst].space == SPACE_ROW && k->val[i->dst].carry < 0 && i->dst != s->ref && !read) ag_block_remove(b, i);
     }
 }
@@ -169,6 +176,7 @@ void ag_spz_first(Specialise *s, Block *to, const Parts *p) {
     ag_spz_release(s, to, &s->ring[0], s->base ? s->base : ag_spz_num(s, 0));
     append_unscaled(s, &all, &p->softmax, tile);
     append_unscaled(s, &all, &p->touches, tile);
+    ag_spz_append(s, &all, &p->show, tile);
     ag_spz_append(s, &all, &p->end, tile);
     remove_unread_rows(s, &all);
     if (k->plain_hi && s->sched->f[F_LOOP_FORM].v == 0) {
@@ -197,6 +205,7 @@ static void overlapped(Specialise *s, Block *to, const Parts *p) {
     ag_spz_mma_wait(s, to, 0);
     ag_spz_release(s, to, &s->ring[1], issued.weighted);
     ag_spz_append(s, to, &p->touches, 0);
+    ag_spz_append(s, to, &p->show, 0);
     ag_spz_append(s, to, &p->end, 0);
 }
 
@@ -207,6 +216,7 @@ static void in_order(Specialise *s, Block *to, const Parts *p) {
     ag_spz_release(s, to, &s->ring[0], step);
     ag_spz_append(s, to, &p->softmax, 0);
     ag_spz_append(s, to, &p->touches, 0);
+    ag_spz_append(s, to, &p->show, 0);
     ag_spz_weighted(s, to, p, step);
     ag_spz_mma_wait(s, to, 0);
     ag_spz_release(s, to, &s->ring[1], step);
@@ -276,11 +286,37 @@ static void make_ring(Specialise *s, Ring *r, FieldId stages, bool empty) {
     if (empty) r->empty = barrier(s, named(s, r->val, "empty"), BARRIER_MBAR, v->stages, k->role[0].warps);
 }
 
+/* The map that rounds into an operand becomes one that stages, shown to the products of the warpgroup. */
+static void stage_operand(Specialise *s, Block *b, Ins *map, int barrier) {
+    Kernel *k = s->k;
+    Val *p = &k->val[map->dst];
+    p->space = SPACE_SHARED;
+    p->panels = true;
+    p->stages = 1;
+    p->swizzle = p->offset = p->bytes = -1;
+    map->op = TI_STAGE;
+    map->a = k->nodes.n[map->e[0]].index; /* what is rounded */
+    for (int e = 0; e < LEN(map->e); e++) map->e[e] = e ? 0 : ag_spz_num(s, 0);
+    Ins *fence = ag_ins(k, TI_FENCE, -1), *sync = ag_ins(k, TI_SYNC, -1);
+    fence->note = "for the second product";
+    sync->n = barrier;
+    ag_block_insert_after(b, map, fence);
+    ag_block_insert_after(b, fence, sync);
+}
+
+/* The weights of each step go to a tile in shared memory, which the second product reads: instead of into an operand in registers. */
+static void stage_weights(Specialise *s, int barrier) {
+    for (Ins *l = s->body->first; l; l = l->next)
+        for (Ins *i = l->body.first; ag_spz_is_key_loop(s, l) && i; i = i->next) {
+            if (i->op == TI_MAP && s->k->val[i->dst].layout == LAYOUT_A) stage_operand(s, &l->body, i, barrier);
+        }
+}
+
 /* Fragments that one block of the role's code writes and another reads. */
 static void mark_lasting(Specialise *s) {
     for (Ins *l = s->body->first; l; l = l->next)
         for (Ins *i = l->body.first; ag_spz_is_key_loop(s, l) && i; i = i->next) {
-            if (i->op == TI_MMA && !i->trans) s->k->val[i->a].lasting = true;
+            if (i->op == TI_MMA && !i->trans && s->k->val[i->a].space == SPACE_FRAG) s->k->val[i->a].lasting = true;
             if (i->op == TI_MMA && i->trans && s->overlap) s->k->val[i->dst].lasting = true;
         }
 }
@@ -293,6 +329,44 @@ static void make_roles(Specialise *s) {
     k->role[1] = (Role){.name = "load", .warp0 = warps, .warps = 4, .regs = (int)s->sched->f[F_REGS_LOAD].v, .one_thread = true};
     k->nrole = 2;
     k->threads = 32 * (warps + 4);
+}
+
+/* ---- what in the schedule an instruction comes from, for messages about the protocol */
+
+static FieldId field_of_barrier(const Specialise *s, int barrier) {
+    if (barrier == s->ring[0].full || barrier == s->ring[0].empty) return F_K_STAGES;
+    if (barrier == s->ring[1].full || barrier == s->ring[1].empty) return F_V_STAGES;
+    return barrier == s->turns ? F_TURNS : barrier == s->query.full || barrier == s->query.empty ? F_Q_STAGES : F_O_STORE;
+}
+
+/* F_COUNT: none. */
+static FieldId field_behind(const Specialise *s, const Ins *i) {
+    switch (i->op) {
+    case TI_COPY: return field_of_barrier(s, i->bar);
+    case TI_EXPECT:
+    case TI_WAIT_BAR:
+    case TI_ARRIVE:
+    case TI_TAKE_TURN:
+    case TI_PASS_TURN:
+    case TI_SYNC: return field_of_barrier(s, i->n);
+    case TI_MMA: return i->trans ? F_K_STAGES : F_V_STAGES;
+    case TI_STORE:
+    case TI_STORE_WAIT: return F_O_STORE;
+    case TI_PUT:
+    case TI_GET:
+    case TI_FETCH: return F_PERSISTENT;
+    case TI_MMA_COMMIT:
+    case TI_MMA_WAIT: return F_OVERLAP;
+    default: return F_COUNT;
+    }
+}
+
+static void add_spans(const Specialise *s, Block *b) {
+    for (Ins *i = b->first; i; i = i->next) {
+        FieldId field = field_behind(s, i);
+        if (!i->span.file && field != F_COUNT) i->span = s->sched->f[field].span;
+        add_spans(s, &i->body);
+    }
 }
 
 /* Roles, mbarriers and the order of asynchronous products        needs tiled, split   makes pipelined */
@@ -319,12 +393,17 @@ void ag_specialise(Fn *fn) {
     make_ring(&s, &s.ring[0], F_K_STAGES, true);
     make_ring(&s, &s.ring[1], F_V_STAGES, true);
     if (sched->f[F_TURNS].v) s.turns = barrier(&s, "turn", BARRIER_TURNS, 1, 0);
-    if (sched->f[F_O_STORE].v == STORE_SMEM) barrier(&s, "warpgroup", BARRIER_WARPGROUP, 1, 0);
+    bool staged = sched->f[F_P_OPERAND].v == WEIGHTS_SMEM;
+    if (staged || sched->f[F_O_STORE].v == STORE_SMEM) barrier(&s, "warpgroup", BARRIER_WARPGROUP, 1, 0);
+    if (staged) stage_weights(&s, k->nbarrier - 1);
     if (s.persistent) ag_spz_find_places(&s);
     k->persistent = s.persistent;
     k->counter = s.dynamic;
     mark_lasting(&s);
     ag_spz_load(&s, &k->role[1]);
     ag_spz_math(&s);
-    for (int r = 0; r < k->nrole; r++) ag_remove_dead_lets(k, &k->role[r].body);
+    for (int r = 0; r < k->nrole; r++) {
+        ag_remove_dead_lets(k, &k->role[r].body);
+        add_spans(&s, &k->role[r].body);
+    }
 }

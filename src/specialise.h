@@ -32,8 +32,9 @@ typedef struct Specialise {
 
 /* A step of the synchronous kernel, taken apart. */
 typedef struct Parts {
-    Ins *scores, *output;        /* the two products */
-    Block softmax, touches, end; /* between them: what neither output nor P needs; what writes them; behind the second */
+    Ins *scores, *output;   /* the two products */
+    Block softmax, touches; /* between them: what neither output nor P needs; what writes them */
+    Block show, end;        /* what makes P in shared memory seen by the second; behind it */
 } Parts;
 
 /* ---- specialise.c */

@@ -105,10 +105,11 @@ void ag_spz_speculative(Specialise *s, Block *to, const Parts *p) {
     ag_spz_mma_wait(s, to, 0);
     ag_spz_release(s, to, &s->ring[1], issued.weighted);
     for (const Ins *i = p->touches.first; i; i = i->next)
-        if (i->dst == p->output->a) add(to, ag_ins_clone(k, i));
+        if (i->dst == p->output->a) add(to, ag_ins_clone(k, i)); /* here, so that the scores need not last until the step is mended */
     mend(s, to, p, issued.scores, sum);
     Ins *den = ag_spz_put(s, to, TI_MAP, NULL);
     den->dst = x.sum->dst;
     den->e[0] = ag_spz_op(s, OP_ADD, ag_kval(k, den->dst), ag_kval(k, sum));
     ag_spz_release(s, to, &s->ring[0], issued.scores); /* only now: a failed speculation reads K again */
+    ag_spz_append(s, to, &p->show, 0);
 }

@@ -296,13 +296,13 @@ static void last_and_next(Specialise *s, Block *to, const Parts *p, const Outlin
     ag_spz_mma_wait(s, to, 0);
 }
 
-/* Between the first tile's scores and the last tile's weighted values. */
-static void key_tiles(Specialise *s, Block *to, const Outline *o, const Parts *p) {
+/* Between the first key tile's scores and the last one's weighted values of tile number `tile` (0: the block's only one). */
+static void key_tiles(Specialise *s, Block *to, const Outline *o, const Parts *p, Ref tile) {
     if (s->overlap) ag_spz_first(s, to, p);
     ag_spz_loops(s, to, o->first, o->last);
     if (s->chained) {
         Block lets = scalars_for(s, o, false);
-        append_tile(s, to, &lets, 0);
+        append_tile(s, to, &lets, tile);
     }
     if (s->persistent) ag_spz_release(s, to, &s->query, s->round);
 }
@@ -315,7 +315,7 @@ static void one_tile(Specialise *s, Block *to, const Outline *o, const Parts *p)
         first_scores(s, to, p);
         ag_spz_mma_wait(s, to, 0);
     }
-    key_tiles(s, to, o, p);
+    key_tiles(s, to, o, p, 0);
     if (s->overlap)
         last_values(s, to, p, o, ag_spz_let(s, to, "last", ag_spz_step(s, s->k->lo), NULL));
     else
@@ -370,7 +370,7 @@ static void walk_tiles(Specialise *s, Block *to, const Outline *o, const Parts *
         append_tile(s, in, &o->tile, w.tile);
         if (s->overlap) ag_spz_mma_wait(s, in, 0);
     }
-    key_tiles(s, in, o, p);
+    key_tiles(s, in, o, p, w.tile);
     count_tile(s, in);
     if (!s->chained) plain_end(s, in, o, p);
     Ref next = next_tile(s, in, w), more = is_tile(s, w, next);

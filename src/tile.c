@@ -3,14 +3,39 @@
 
 #include <string.h>
 
-const char *const ag_tile_op_name[] = {[TI_LET] = "let",           [TI_LOOP] = "loop",         [TI_IF] = "if",
-                                       [TI_ANY] = "any",           [TI_FILL] = "fill",         [TI_COPY] = "copy",
-                                       [TI_COMMIT] = "commit",     [TI_WAIT] = "wait",         [TI_SYNC] = "sync",
-                                       [TI_EXPECT] = "expect",     [TI_WAIT_BAR] = "wait_bar", [TI_ARRIVE] = "arrive",
-                                       [TI_LOAD] = "load",         [TI_MMA] = "mma",           [TI_MMA_COMMIT] = "mma_commit",
-                                       [TI_MMA_WAIT] = "mma_wait", [TI_MAP] = "map",           [TI_REDUCE] = "reduce",
-                                       [TI_TOTAL] = "total",       [TI_STORE] = "store",       [TI_STORE_ROW] = "store_row",
- [TI_WHILE] = "while", [TI_ELSE] = "else", [TI_SET] = "set", [TI_PUT] = "put", [TI_GET] = "get", [TI_FETCH] = "fetch", [TI_RESET] = "reset", [TI_TAKE_TURN] = "take_turn", [TI_PASS_TURN] = "pass_turn", [TI_STORE_WAIT] = "store_wait"};
+const char *const ag_tile_op_name[] = {[TI_LET] = "let",
+                                       [TI_LOOP] = "loop",
+                                       [TI_IF] = "if",
+                                       [TI_ANY] = "any",
+                                       [TI_FILL] = "fill",
+                                       [TI_COPY] = "copy",
+                                       [TI_COMMIT] = "commit",
+                                       [TI_WAIT] = "wait",
+                                       [TI_SYNC] = "sync",
+                                       [TI_EXPECT] = "expect",
+                                       [TI_WAIT_BAR] = "wait_bar",
+                                       [TI_ARRIVE] = "arrive",
+                                       [TI_LOAD] = "load",
+                                       [TI_MMA] = "mma",
+                                       [TI_MMA_COMMIT] = "mma_commit",
+                                       [TI_MMA_WAIT] = "mma_wait",
+                                       [TI_MAP] = "map",
+                                       [TI_REDUCE] = "reduce",
+                                       [TI_TOTAL] = "total",
+                                       [TI_STORE] = "store",
+                                       [TI_STORE_ROW] = "store_row",
+                                       [TI_WHILE] = "while",
+                                       [TI_ELSE] = "else",
+                                       [TI_SET] = "set",
+                                       [TI_PUT] = "put",
+                                       [TI_GET] = "get",
+                                       [TI_FETCH] = "fetch",
+                                        [TI_RESET] = "reset",
+                                       [TI_TAKE_TURN] = "take_turn",
+                                       [TI_PASS_TURN] = "pass_turn",
+                                       [TI_STORE_WAIT] = "store_wait",
+                                       [TI_STAGE] = "stage",
+                                       [TI_FENCE] = "fence"};
 
 Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name) {
     Kernel *k = NEW(d->arena, Kernel);

@@ -125,6 +125,17 @@ static void check_load(const Check *c, const Ins *i) {
     check_uniform(c, i->e[0], T_INT);
 }
 
+static void check_stage(const Check *c, const Ins *i) {
+    const Val *d = val(c, i->dst), *a = val(c, i->a);
+    bool there = d && a && d->space == SPACE_SHARED && d->panels && a->space == SPACE_FRAG && a->layout == LAYOUT_ACC;
+    require(c, there, "it must take an accumulator to a shared tile in panels");
+    if (!there) return;
+    require(c, d->rows == a->rows && d->cols == a->cols, "the tile differs from the fragment in shape");
+    require(c, c->written[i->a], "the fragment was not written");
+    require(c, c->role->warps % 4 == 0 && !c->role->one_thread, "warpgroups stage their rows");
+    check_uniform(c, i->e[0], T_INT);
+}
+
 static void check_mma(const Check *c, const Ins *i) {
     const Val *d = val(c, i->dst), *a = val(c, i->a), *b = val(c, i->b);
     bool there = d && a && b && d->space == SPACE_FRAG && b->space == SPACE_SHARED;
@@ -240,9 +251,11 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_TAKE_TURN:
     case TI_PASS_TURN: check_turn(c, i); break;
     case TI_STORE_WAIT:
+    case TI_FENCE:
     case TI_MMA_COMMIT: break;
     case TI_MMA_WAIT: require(c, i->n >= 0, "a negative number of groups"); break;
     case TI_LOAD: check_load(c, i); break;
+    case TI_STAGE: check_stage(c, i); break;
     case TI_MMA: check_mma(c, i); break;
     case TI_MAP: check_map(c, i); break;
     case TI_REDUCE: check_reduce(c, i); break;

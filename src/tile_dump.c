@@ -113,6 +113,11 @@ static void put_operands(Dump *d, const Ins *i) {
         ag_put(d->out, " %s <- ", name(d, i->dst));
         put_stage(d, i->a, i->e[0]);
         break;
+    case TI_STAGE:
+        ag_put(d->out, " ");
+        put_stage(d, i->dst, i->e[0]);
+        ag_put(d->out, " <- %s as %s", name(d, i->a), ag_dtype_name[k->val[i->dst].type]);
+        break;
     case TI_MMA:
         ag_put(d->out, " %s %s ", name(d, i->dst), i->zero ? "=" : "+=");
         put_stage(d, i->a, i->e[1]);
@@ -138,6 +143,7 @@ static void put_operands(Dump *d, const Ins *i) {
     case TI_ELSE:
     case TI_RESET:
     case TI_STORE_WAIT:
+    case TI_FENCE:
     case TI_COMMIT:
     case TI_MMA_COMMIT: break;
     }

@@ -39,14 +39,14 @@ typedef struct Val {
 
 /* ---- instructions */
 typedef enum TileOp {
-    TI_LET,  /* scalar dst = e[0], for the rest of its block */
-    TI_SET,  /* scalar dst, which has a TI_LET and varies, = e[0] */
-    TI_LOOP, /* for dst: step +1: e[0] <= dst < e[1] upwards; step -1: e[0] > dst >= e[1] downwards (e[0] exclusive upper, e[1] lower); body */
+    TI_LET,   /* scalar dst = e[0], for the rest of its block */
+    TI_SET,   /* scalar dst, which has a TI_LET and varies, = e[0] */
+    TI_LOOP,  /* for dst: step +1: e[0] <= dst < e[1] upwards; step -1: e[0] > dst >= e[1] downwards (e[0] exclusive upper, e[1] lower); body */
     TI_WHILE, /* while e[0] (uniform bool): body */
-    TI_IF,   /* if e[0] (uniform bool): body */
-    TI_ELSE, /* right behind a TI_IF: body, if that one's e[0] did not hold */
-    TI_ANY,  /* each warp by itself: if e[0] (bool of the row; AXIS q = e[1] + row) holds in any of its rows: body, on all its rows */
-    TI_FILL, /* dst (fragment or row) = e[0] (constant) */
+    TI_IF,    /* if e[0] (uniform bool): body */
+    TI_ELSE,  /* right behind a TI_IF: body, if that one's e[0] did not hold */
+    TI_ANY,   /* each warp by itself: if e[0] (bool of the row; AXIS q = e[1] + row) holds in any of its rows: body, on all its rows */
+    TI_FILL,  /* dst (fragment or row) = e[0] (constant) */
     TI_COPY, /* shared dst [stage e[0]] = rows e[1] .. e[1]+rows of tensor a at batch e[3], head e[4]; rows >= e[2] and columns past the tensor's are zero;
                     async: by cp.async in the open group, else complete at the next barrier */
     TI_COMMIT,     /* closes the open cp.async group */
@@ -64,7 +64,10 @@ typedef enum TileOp {
     TI_MMA_COMMIT, /* closes the open group of asynchronous mma */
     TI_MMA_WAIT,   /* until at most n groups of asynchronous mma of this role are unfinished */
     TI_LOAD,       /* fragment dst (A operand) = shared a [stage e[0]] */
-    TI_MMA,        /* fragment dst (accumulator) += a x b; a: shared [stage e[1]] or A fragment; b: shared [stage e[0]], rows are keys.
+    TI_STAGE, /* shared dst (panels, stage e[0]) = fragment a (accumulator) rounded to dst's type, each warp its own rows.  Asynchronous mma of this role see it
+                    behind a TI_FENCE and then a barrier of the warpgroup, and as their left operand only: each warp's part of one reads that warp's rows */
+    TI_FENCE, /* what each thread has staged so far is for asynchronous mma, behind the next barrier */
+    TI_MMA,   /* fragment dst (accumulator) += a x b; a: shared [stage e[1]] or A fragment; b: shared [stage e[0]], rows are keys.
                     trans: dst = a b^T (b's rows are dst's columns), else dst = a b (b's rows are summed over).  zero: dst is cleared first */
     TI_MAP, /* dst (fragment or row) = e[0] at each element, rounded to dst's type.  In e[0]: VAL of a fragment is its element at the same place, VAL of a
                     row the row's value; AXIS q = e[1] + row, AXIS k = e[2] + column (positions) */
@@ -74,7 +77,7 @@ typedef enum TileOp {
     TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = fragment a rounded to the tensor's type; through shared b, in parts if that has fewer columns, or directly (b = -1).
                     async: by TMA, each warpgroup its rows of b, which a TI_STORE_WAIT gives back */
     TI_STORE_WAIT, /* until the asynchronous stores of this role have read their tiles, for each warpgroup */
-    TI_STORE_ROW /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = row a, if the tensor was given */
+    TI_STORE_ROW   /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = row a, if the tensor was given */
 } TileOp;
 extern const char *const ag_tile_op_name[];
 

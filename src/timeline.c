@@ -453,6 +453,7 @@ static void execute(Walk *w, int actor, const Ins *i) {
         break;
     case TI_ANY: /* its condition alone */
     case TI_LOAD:
+    case TI_STAGE:
     case TI_MAP:
     case TI_REDUCE:
     case TI_TOTAL: work(w, actor, i); break;

@@ -116,6 +116,12 @@ static void cost_map(Cost *c, const Kernel *k, const Ins *i, const Count *n, dou
     if (frag && d->type != DT_F32) c->use[ENGINE_FP32] += (double)d->rows * share * d->cols; /* to 16 bits */
 }
 
+static void cost_stage(Cost *c, const Kernel *k, const Ins *i, double share) {
+    const Val *a = &k->val[i->a];
+    c->use[ENGINE_FP32] = (double)a->rows * share * a->cols; /* to 16 bits */
+    c->use[ENGINE_SHARED] = (double)a->rows * share * a->cols * ag_dtype_bytes(k->val[i->dst].type);
+}
+
 static void cost_reduce(Cost *c, const Kernel *k, const Ins *i, double share) {
     const Val *a = &k->val[i->a];
     c->use[ENGINE_FP32] = (double)a->rows * share * a->cols;
@@ -129,6 +135,7 @@ void ag_cost(const Kernel *k, Arena *arena, const Rates *r, const Ins *i, int wa
     switch (i->op) {
     case TI_COPY: c.use[ENGINE_COPY] = ag_tile_bytes(&k->val[i->dst]) * share; break;
     case TI_LOAD: c.use[ENGINE_SHARED] = ag_tile_bytes(&k->val[i->a]) * share; break;
+    case TI_STAGE: cost_stage(&c, k, i, share); break;
     case TI_MMA: cost_mma(&c, k, i, share, warps); break;
     case TI_MAP: cost_map(&c, k, i, &n, share); break;
     case TI_REDUCE: cost_reduce(&c, k, i, share); break;

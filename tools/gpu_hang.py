@@ -4,7 +4,7 @@
     tools/gpu_hang.py [ATTNGEN]            default: build/attngen; needs NVRTC and a GPU that runs sm_90a
 
 For D 64, 128 and 256: `attngen check --debug-hang` must pass.  Then the text of that kernel is broken in two ways and launched, each by a process of its own,
-as a trap leaves a CUDA context unusable.  The launch must fail within 10 s, and the first line that it prints must name the wait that is in vain."""
+as a trap leaves a CUDA context unusable.  The launch must fail within 10 s, and one of the lines that it prints must name the wait that is in vain (those that wait for it give up at about the same time)."""
 
 import ctypes
 import os
@@ -16,9 +16,9 @@ import sys
 import time
 
 B, H, S, LIMIT_S = 1, 16, 4096, 10.0
-BREAKS = [  # the line that is replaced, once; by what; the line that is to be printed first
+BREAKS = [  # the line that is replaced, once; by what; the line that is to be printed
     (r"^ *mbar_release\(K_empty.*;$", "", r"role (load|math), thread \d+: K_(empty|full)\["),
-    (r"^ *tma_tile<\d+, \d+>\(K .*;$", "return;", r"role math, thread \d+: K_full\["),
+    (r"^ *tma_(tile<\d+, \d+>|panels)\(K .*;$", "return;", r"role math, thread \d+: K_full\["),
 ]
 
 
@@ -45,20 +45,21 @@ def zeros(cu, n):
     return call(cu, "cuMemsetD8_v2", address, 0, size) or address.value
 
 
-def tensor_map(cu, address, D, rows):
-    """Of a contiguous [B, H, S, D] of bf16: (d, s, h, b), boxes of 64 x rows, 128-byte swizzle."""
+def tensor_map(cu, address, D, rows, at_once):
+    """Of a contiguous [B, H, S, D] of bf16, as src/driver.c encodes it: (d, s, h, b), or (d, s, panel, h, b) where all panels are copied at once."""
     space = ctypes.create_string_buffer(192)
-    at = ctypes.c_void_p((ctypes.addressof(space) + 63) & ~63)
-    dim, stride = (ctypes.c_uint64 * 4)(D, S, H, B), (ctypes.c_uint64 * 3)(2 * D, 2 * D * S, 2 * D * S * H)
-    box, step = (ctypes.c_uint32 * 4)(64, rows, 1, 1), (ctypes.c_uint32 * 4)(1, 1, 1, 1)
-    call(cu, "cuTensorMapEncodeTiled", at, 9, 4, ctypes.c_void_p(address), dim, stride, box, step, 0, 3, 2, 0)
+    at, u64, u32 = ctypes.c_void_p((ctypes.addressof(space) + 63) & ~63), ctypes.c_uint64, ctypes.c_uint32
+    panels = [(64, 64, 2), (S, rows, 2 * D), (D // 64, D // 64, 128)] if at_once else [(D, 64, 2), (S, rows, 2 * D)]
+    dim, box, apart = zip(*panels, (H, 1, 2 * D * S), (B, 1, 2 * D * S * H))
+    n, steps = len(dim), [1] * len(dim)
+    shape = (u64 * n)(*dim), (u64 * (n - 1))(*apart[1:]), (u32 * n)(*box), (u32 * n)(*steps)
+    call(cu, "cuTensorMapEncodeTiled", at, 9, n, ctypes.c_void_p(address), *shape, 0, 3, 2, 0)
     return ctypes.string_at(at, 128)
 
 
 def arguments(text, values):
     """The bytes of `struct Args` as the text has it: what `values` does not name is 0."""
-    size = {"TMap": 64, "i64": 8, "int": 4, "float": 4}  # and alignment
-    out = b""
+    out, size = b"", {"TMap": 64, "i64": 8, "int": 4, "float": 4}  # and alignment
     for kind, names in re.findall(r"^    (?:const )?(\w+) ([^;]+);", re.search(r"struct Args \{\n(.*?)\};", text, re.S)[1], re.M):
         for name in names.split(", "):
             n, value = 8 if name[0] == "*" else size[kind], values.get(name.lstrip("*"), 0)
@@ -68,7 +69,6 @@ def arguments(text, values):
 
 
 def launch(cubin, text, D):
-    """The status with which the launch ends; the device prints to our standard output."""
     cu, context, module, kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     shared, threads, m, n = (int(re.search(x, text)[1]) for x in (r"Shared memory, (\d+)", r"THREADS = (\d+)", r"tile\.m +(\d+)", r"tile\.n +(\d+)"))
     call(cu, "cuInit", 0)
@@ -79,11 +79,10 @@ def launch(cubin, text, D):
     call(cu, "cuFuncSetAttribute", kernel, 8, shared)  # dynamic shared memory
     values = {"B": B, "Hq": H, "Hkv": H, "Sq": S, "Sk": S, "counter": zeros(cu, 256), "scale": 0.1}
     for name, rows in (("q", m), ("k", n), ("v", n), ("o", 64)):
-        values[name] = zeros(cu, 2 * B * H * S * D)
-        values |= {f"{name}_map": tensor_map(cu, values[name], D, rows), f"{name}_b": H * S * D, f"{name}_h": S * D, f"{name}_s": D, f"{name}_d": 1}
+        values[name], at_once = zeros(cu, 2 * B * H * S * D), re.search(rf"tma_panels\(.*args\.{name}_map", text)
+        values |= {f"{name}_map": tensor_map(cu, values[name], D, rows, at_once), f"{name}_b": H * S * D, f"{name}_h": S * D, f"{name}_s": D, f"{name}_d": 1}
     args = ctypes.create_string_buffer(arguments(text, values))
-    params = (ctypes.c_void_p * 1)(ctypes.addressof(args))
-    call(cu, "cuLaunchKernel", kernel, min(128, S // m * H * B), 1, 1, threads, 1, 1, shared, None, params, None)
+    call(cu, "cuLaunchKernel", kernel, min(128, S // m * H * B), 1, 1, threads, 1, 1, shared, None, (ctypes.c_void_p * 1)(ctypes.addressof(args)), None)
     return cu.cuCtxSynchronize()
 
 
@@ -98,9 +97,8 @@ def prove(attngen, D, nvrtc_path):
     for pattern, by, expected in BREAKS:
         was = re.search(pattern, text, re.M)[0]
         out = output(sys.executable, __file__, "--child", str(D), nvrtc_path, input=text.replace(was, by, 1), timeout=60)
-        line, end = re.search("^attngen: .*", out, re.M), re.search(r"^ended (\d+) (\S+)", out, re.M)
-        good = line and re.search(expected + r".* was not completed within 2 s$", line[0])
-        if not good or not end or int(end[1]) == 0 or float(end[2]) > LIMIT_S:
+        line, end = re.search("^attngen: .*" + expected + r".* was not completed within 2 s$", out, re.M), re.search(r"^ended (\d+) (\S+)", out, re.M)
+        if not line or not end or int(end[1]) == 0 or float(end[2]) > LIMIT_S:
             sys.exit(f"gpu_hang: D {D}, `{by}` for `{was.strip()}`: {out[:1000]}")
         print(f"ok: D {D}, `{by}` for `{was.strip()}`: error {end[1]} after {end[2]} s: {line[0]}", flush=True)
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Compares what the compiler prints with the files here, or rewrites them.
 #   tests/golden/run.sh [--update] [ATTNGEN]      ATTNGEN: the binary, default $ATTNGEN or build/attngen
-# A golden is FOLDER/NAME.EXT for a shipped spec NAME, printed for sm_90, or for sm_90a (timelines):
+# A golden is FOLDER/NAME.EXT or NAME.ARCH.EXT for a shipped spec NAME, printed for ARCH, without it for sm_90, or for sm_90a (timelines):
 #   NAME.math.txt  emit --as math      NAME.tile.txt  emit --as tile      NAME.cu  emit --as cu      NAME.timeline.txt  show --timeline
 set -u
 update=false
@@ -15,11 +15,14 @@ total=0 failed=0
 for golden in "$here"/*/*.math.txt "$here"/*/*.tile.txt "$here"/*/*.cu "$here"/*/*.timeline.txt; do
     [ -e "$golden" ] || continue
     file=$(basename "$golden")
-    name=${file%%.*} kind=${file#*.}
+    name=${file%%.*} kind=${file#*.} arch=sm_90
+    case $kind in
+    sm_*) arch=${kind%%.*} kind=${kind#*.} ;;
+    esac
     total=$((total + 1))
     case $kind in
     timeline.txt) set -- show "$name" -a sm_90a --timeline ;;
-    *) set -- emit "$name" -a sm_90 --as "${kind%.txt}" ;;
+    *) set -- emit "$name" -a "$arch" --as "${kind%.txt}" ;;
     esac
     if ! "$attngen" "$@" >"$new"; then
         echo "golden: $file: attngen failed" >&2

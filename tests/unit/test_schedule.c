@@ -105,8 +105,9 @@ static void test_print_reads_back(void **state) {
                            : strstr(shipped->name, "_wide") ? "sm_80"
                            : is_wgmma(shipped)              ? "sm_90a"
                                                             : "sm_90";
-        int D = strstr(shipped->name, "d64") ? 64 : strstr(shipped->name, "d128") ? 128 : 256;
+        int D = number_after(shipped->name, "_d");
         expect_stable(text, case_of(D, arch, true));
+        expect_stable(text, case_of(D, arch, false));
     }
 }
 
@@ -120,8 +121,8 @@ static void test_header(void **state) {
     refuse("# nothing\n", "t.yaml:1:1: error: the schedule is empty, expected 'schema: attngen.schedule/1'\n"
                           "    # nothing\n"
                           "    ^\n");
-    refuse("[1]\n", "t.yaml:1:1: error: the schedule: expected a map with schema, name, notes, target, applies_to, grid, tile, mma, "
-                    "roles, staging, pipeline, loop, numerics\n"
+    refuse("[1]\n", "t.yaml:1:1: error: the schedule: expected a map with schema, name, notes, target, applies_to, default_for, grid, "
+                    "tile, mma, roles, staging, pipeline, loop, numerics\n"
                     "    [1]\n"
                     "    ^~~\n");
     refuse("tile: {m: 64}\n", "t.yaml:1:1: error: schema is missing: write 'schema: attngen.schedule/1' first\n"
@@ -179,23 +180,32 @@ static void test_header(void **state) {
                                               "                         ^\n");
 }
 
+static void test_default_for(void **state) {
+    (void)state;
+    static const char text[] = HEAD "default_for: {queries: {max: 7}, masked: true, dtype: [bf16, f16]}\n";
+    char *printed = closed(STR(text), case_of(64, "sm_80", true));
+    assert_non_null(strstr(printed, "default_for:\n  dtype: [f16, bf16]\n  masked: true\n  queries: {max: 7}\ntile:\n"));
+    free(printed);
+    expect_stable(STR(text), case_of(64, "sm_80", true));
+}
+
 static void test_keys(void **state) {
     (void)state;
     refuse(HEAD "tiel: {m: 64}\n", "t.yaml:2:1: error: unknown key 'tiel' in the schedule; did you mean 'tile'?\n"
                                    "    tiel: {m: 64}\n"
                                    "    ^~~~\n");
-    refuse(HEAD "tile: {M: 64, q: 3}\nstaging: {k: {stage: 2}, q: {stages: 1}}\n",
+    refuse(HEAD "tile: {M: 64, q: 3}\nstaging: {k: {stage: 2}, q: {stages: 1}, p: 1}\n",
            "t.yaml:2:8: error: unknown key 'M' in tile; did you mean 'm'?\n"
            "    tile: {M: 64, q: 3}\n"
            "           ^\n"
            "t.yaml:2:15: error: unknown key 'q' in tile\n"
            "    tile: {M: 64, q: 3}\n"
            "                  ^\n"
-           "t.yaml:3:26: error: unknown key 'q' in staging\n"
-           "    staging: {k: {stage: 2}, q: {stages: 1}}\n"
-           "                             ^\n"
+           "t.yaml:3:42: error: unknown key 'p' in staging\n"
+           "    staging: {k: {stage: 2}, q: {stages: 1}, p: 1}\n"
+           "                                             ^\n"
            "t.yaml:3:15: error: unknown key 'stage' in staging.k; did you mean 'stages'?\n"
-           "    staging: {k: {stage: 2}, q: {stages: 1}}\n"
+           "    staging: {k: {stage: 2}, q: {stages: 1}, p: 1}\n"
            "                  ^~~~~\n");
     refuse(HEAD "tile: 64\nstaging: {k: 2}\nmma:\n", "t.yaml:2:7: error: tile: expected a map with m, n\n"
                                                      "    tile: 64\n"
@@ -243,7 +253,7 @@ static void test_values(void **state) {
            "t.yaml:2:23: error: 1 <= staging.k.stages <= 4 does not hold: found 0; nearest legal value 1\n"
            "    staging: {k: {stages: 0}, o: {store: smen}}\n"
            "                          ^\n"
-           "t.yaml:2:38: error: staging.o.store: expected smem or direct, found 'smen'; did you mean 'smem'?\n"
+           "t.yaml:2:38: error: staging.o.store: expected smem, direct or tma, found 'smen'; did you mean 'smem'?\n"
            "    staging: {k: {stages: 0}, o: {store: smen}}\n"
            "                                         ^~~~\n");
     refuse(HEAD "grid: {longest_first: yes}\n", "t.yaml:2:23: error: grid.longest_first: expected true or false, found 'yes': write true\n"
@@ -397,17 +407,6 @@ static void check_name(Diag *d, uint16_t file, void *payload) {
     assert_true(ag_str_is(s->name, payload));
 }
 
-/* Whether the schedule is for this head dim and arch. */
-static bool is_for(const Shipped *shipped, int D, const char *arch) {
-    Case c = case_of(D, arch, true);
-    attngen_status status;
-    char *errors = report_of((Str){shipped->text, shipped->len}, close_and_print, &c, &status);
-    assert_true(status == ATTNGEN_OK || status == ATTNGEN_E_UNSUPPORTED);
-    free(errors);
-    ag_buf_free(&c.printed);
-    return status == ATTNGEN_OK;
-}
-
 static void test_shipped_names(void **state) {
     (void)state;
     const Shipped *shipped, *last = NULL;
@@ -422,29 +421,55 @@ static void test_shipped_names(void **state) {
     assert_true(n >= 10);
 }
 
-/* Variants of a default are named NAME_peeled or NAME_speculative, and stand behind it. */
-static bool is_variant(const Shipped *shipped) { return strstr(shipped->name, "_peeled") || strstr(shipped->name, "_speculative"); }
+/* What a launch of so many queries gets without a schedule of the user's; -1: of a number that is not known. */
+static const char *default_of(const Target *t, int D, DType dtype, bool mask, int64_t queries) {
+    Spec spec = {.D = D, .Dv = D / 2 + 1, .dtype = dtype, .mask = mask ? &some_mask : NULL}, turned = spec;
+    turned.D = spec.Dv, turned.Dv = spec.D;
+    const char *name = ag_schedule_default(&spec, t, queries);
+    assert_non_null(name);
+    assert_string_equal(name, ag_schedule_default(&turned, t, queries));
+    return name;
+}
 
-static void test_default_is_unique(void **state) {
+static void test_default_of_mma_sync(void **state) {
     (void)state;
-    for (size_t a = 0; ag_target_at(a); a++) {
-        const Target *t = ag_target_at(a);
-        for (int D = 1; D <= 256; D++) {
-            const Shipped *shipped;
-            int n = 0;
-            const char *only = NULL;
-            for (size_t i = 0; (shipped = ag_shipped_schedule(i)); i++)
-                if (!is_variant(shipped) && is_for(shipped, D, t->name)) n++, only = shipped->name;
-            assert_int_equal(n, 1);
-            Spec spec = {.D = D, .Dv = D / 2 + 1};
-            assert_string_equal(ag_schedule_default(&spec, t, -1), only);
-            spec = (Spec){.D = D / 2 + 1, .Dv = D};
-            assert_string_equal(ag_schedule_default(&spec, t, -1), only);
+    static const struct {
+        const char *arch, *wide, *widest; /* above 64, above 128 */
+    } row[] = {{"sm_80", "mma_d128", "mma_d256_wide"},
+               {"sm_86", "mma_d128_small", "mma_d256_small"},
+               {"sm_89", "mma_d128_small", "mma_d256_small"},
+               {"sm_90", "mma_d128", "mma_d256"}};
+    for (int i = 0; i < LEN(row); i++)
+        for (int n = 1; n <= 2 * 256; n++) {
+            int D = (n + 1) / 2;
+            const char *name = default_of(ag_target_find(row[i].arch), D, n % 2 ? DT_BF16 : DT_F16, D % 3 == 0, D % 2 ? -1 : 100);
+            assert_string_equal(name, D <= 64 ? "mma_d64" : D <= 128 ? row[i].wide : row[i].widest);
         }
-    }
     Spec too_wide = {.D = 257, .Dv = 64};
     assert_null(ag_schedule_default(&too_wide, ag_target_find("sm_80"), -1));
 }
+
+static void test_default_of_wgmma(void **state) {
+    (void)state;
+    const Target *t = ag_target_find("sm_90a");
+    for (int D = 1; D <= 256; D++) {
+        char bf16[32], f16[32];
+        int top = D <= 64 ? 64 : D <= 128 ? 128 : D <= 192 ? 192 : 256;
+        snprintf(bf16, sizeof bf16, "wgmma_d%d", top);
+        snprintf(f16, sizeof f16, "wgmma_d%d_exact", top);
+        for (int mask = 0; mask < 2; mask++) {
+            const char *few = mask && top == 64 ? "wgmma_d64_short" : bf16;
+            assert_string_equal(default_of(t, D, DT_BF16, mask, -1), bf16);
+            assert_string_equal(default_of(t, D, DT_BF16, mask, 4097), bf16);
+            assert_string_equal(default_of(t, D, DT_BF16, mask, 4096), few);
+            assert_string_equal(default_of(t, D, DT_BF16, mask, 0), few);
+            assert_string_equal(default_of(t, D, DT_F16, mask, 4096), f16);
+            assert_string_equal(default_of(t, D, DT_F16, mask, -1), f16);
+        }
+    }
+}
+
+static bool is_peeled(const Shipped *shipped) { return strstr(shipped->name, "_peeled"); }
 
 /* Of mma_sync, both forms of the loop and both ways to rescale are shipped for every arch but sm_90a, which has schedules of its own. */
 static void test_both_forms_are_shipped(void **state) {
@@ -458,9 +483,9 @@ static void test_both_forms_are_shipped(void **state) {
             Case c = case_of(64, arch, true);
             free(report_of((Str){shipped->text, shipped->len}, close_and_print, &c, NULL));
             if (!c.printed.s) continue;
-            assert_int_equal(is_variant(shipped), strstr(c.printed.s, "form: peeled") != NULL);
-            assert_int_equal(is_variant(shipped), strstr(c.printed.s, "rescale: always") != NULL);
-            forms |= 1u << is_variant(shipped);
+            assert_int_equal(is_peeled(shipped), strstr(c.printed.s, "form: peeled") != NULL);
+            assert_int_equal(is_peeled(shipped), strstr(c.printed.s, "rescale: always") != NULL);
+            forms |= 1u << is_peeled(shipped);
             ag_buf_free(&c.printed);
         }
         assert_int_equal(forms, 3);
@@ -509,6 +534,7 @@ int main(void) {
         cmocka_unit_test(test_print),
         cmocka_unit_test(test_print_reads_back),
         cmocka_unit_test(test_header),
+        cmocka_unit_test(test_default_for),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_laws),
@@ -518,7 +544,8 @@ int main(void) {
         cmocka_unit_test(test_rule_values),
         cmocka_unit_test(test_group_rule),
         cmocka_unit_test(test_shipped_names),
-        cmocka_unit_test(test_default_is_unique),
+        cmocka_unit_test(test_default_of_mma_sync),
+        cmocka_unit_test(test_default_of_wgmma),
         cmocka_unit_test(test_both_forms_are_shipped),
         cmocka_unit_test(test_targets),
         cmocka_unit_test(test_fields),

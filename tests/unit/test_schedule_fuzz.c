@@ -126,12 +126,14 @@ static Schedule random_mma_sync(void) {
     f[F_TILE_M].v = 16 * f[F_WARPS].v * between(1, 2);
     f[F_PER_SM].v = between(1, 2);
     if (f[F_K_STAGES].v < 2 || f[F_V_STAGES].v < 2) f[F_ACQUIRE].v = 0;
+    if (f[F_O_STORE].v == STORE_TMA) f[F_O_STORE].v = STORE_SMEM;
     random_order(&s);
     return s;
 }
 
 static Schedule random_wgmma(void) {
-    Schedule s = small_wgmma(between(1, 2));
+    int groups = between(1, 2);
+    Schedule s = small_wgmma(groups);
     Field *f = s.f;
     random_words(&s);
     f[F_REGS_MATH].v -= 8 * between(0, 3);
@@ -139,6 +141,9 @@ static Schedule random_wgmma(void) {
     if (chance(60)) f[F_OVERLAP].v = 1; /* else half of them */
     if (f[F_OVERLAP].v) f[F_DIRECTION].v = 0;
     if (!f[F_OVERLAP].v || f[F_LOOP_FORM].v) f[F_SOFTMAX].v = 0;
+    if (!f[F_OVERLAP].v || groups == 1) f[F_TURNS].v = 0;
+    if (f[F_OVERLAP].v && f[F_PERSISTENT].v) f[F_Q_STAGES].v = between(1, 2);
+    f[F_FETCH_AHEAD].v = between(0, 4);
     random_order(&s);
     return s;
 }

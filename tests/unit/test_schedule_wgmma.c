@@ -20,7 +20,7 @@ static void test_print(void **state) {
            "  head_dim: {min: 1, max: 256}\n"
            "tile:\n"
            "  m: 128                    # rule: 64 rows for each of roles.consumer.warpgroups\n"
-           "  n: 128                    # rule: 128 keys, less by 16 until they fit: 163912 of 232448 bytes of shared memory and about 192 of 232 "
+           "  n: 128                    # rule: 128 keys, less by 16 until they fit: 196704 of 232448 bytes of shared memory and about 192 of 232 "
            "registers\n"
            "mma:\n"
            "  family: wgmma             # file\n"
@@ -31,6 +31,8 @@ static void test_print(void **state) {
            "  producer:\n"
            "    regs: 40                # rule: 40 at most, of 504 for the 3 warpgroups of the block\n"
            "staging:\n"
+           "  q:\n"
+           "    stages: 1               # default\n"
            "  k:\n"
            "    stages: 2               # rule: wgmma: one tile is loaded while another is read\n"
            "  v:\n"
@@ -39,6 +41,7 @@ static void test_print(void **state) {
            "    store: smem             # default\n"
            "pipeline:\n"
            "  overlap: true             # default\n"
+           "  turns: false              # default\n"
            "loop:\n"
            "  form: flagged             # default\n"
            "  direction: reverse        # default\n"
@@ -46,6 +49,8 @@ static void test_print(void **state) {
            "  order: [m, h, b]          # default\n"
            "  longest_first: true       # rule: the spec has a mask, so tiles differ in length\n"
            "  group_mb: 32              # rule: tiles differ in length, so heads are walked together; 32 MB of K and V stay in L2\n"
+           "  persistent: dynamic       # rule: the spec has a mask, so tiles differ in length\n"
+           "  fetch_ahead: 1            # default\n"
            "  ctas_per_sm: 1            # default\n"
            "numerics:\n"
            "  rescale: always           # default\n"
@@ -70,6 +75,8 @@ static void test_print(void **state) {
            "  producer:\n"
            "    regs: 32                # rule: 32 at most, of 512 for the 4 warpgroups of the block\n"
            "staging:\n"
+           "  q:\n"
+           "    stages: 1               # default\n"
            "  k:\n"
            "    stages: 3               # file\n"
            "  v:\n"
@@ -78,6 +85,7 @@ static void test_print(void **state) {
            "    store: direct           # file\n"
            "pipeline:\n"
            "  overlap: false            # file\n"
+           "  turns: false              # default\n"
            "loop:\n"
            "  form: peeled              # file\n"
            "  direction: forward        # file\n"
@@ -85,6 +93,8 @@ static void test_print(void **state) {
            "  order: [m, h, b]          # default\n"
            "  longest_first: false      # rule: the spec has no mask, so all tiles are equally long\n"
            "  group_mb: 0               # rule: grid.longest_first is false, so one head after the other\n"
+           "  persistent: static        # rule: the spec has no mask, so all tiles are equally long\n"
+           "  fetch_ahead: 1            # default\n"
            "  ctas_per_sm: 1            # default\n"
            "numerics:\n"
            "  rescale: always           # default\n"
@@ -94,6 +104,9 @@ static void test_print(void **state) {
 static void test_print_reads_back(void **state) {
     (void)state;
     expect_stable(STR(WGMMA), case_of(64, "sm_90a", false));
+    expect_stable(STR(WGMMA "grid: {persistent: none}\n"), case_of(64, "sm_90a", true)); /* fetch_ahead has no effect then */
+    expect_stable(STR(WGMMA "staging: {q: {stages: 2}, o: {store: tma}}\npipeline: {turns: true}\ngrid: {fetch_ahead: auto}\n"),
+                  case_of(64, "sm_90a", true));
     expect_stable(STR(WGMMA "roles: {consumer: {warpgroups: 1, regs: 256}}\npipeline: {overlap: false}\nloop: {direction: forward}\n"),
                   case_of(200, "sm_90a", true));
 }
@@ -264,11 +277,13 @@ static void test_rule_values(void **state) {
         {64, 64, true, WGMMA "roles: {consumer: {warpgroups: 3}}\n", 192, 112, 160, 32},
         {64, 64, true, WGMMA "roles: {consumer: {warpgroups: 3}}\npipeline: {overlap: false}\n", 192, 128, 160, 32},
         {128, 128, true, WGMMA, 128, 128, 232, 40},
-        {192, 192, false, WGMMA, 128, 112, 232, 40},
-        {192, 128, false, WGMMA, 128, 128, 232, 40},
+        {192, 192, false, WGMMA, 128, 80, 232, 40},
+        {192, 128, false, WGMMA, 128, 112, 232, 40},
         {128, 192, false, WGMMA, 128, 112, 232, 40},
-        {256, 256, false, WGMMA, 128, 80, 232, 40},
-        {256, 256, true, WGMMA, 128, 80, 232, 40},
+        {256, 256, false, WGMMA, 128, 48, 232, 40},
+        {256, 256, true, WGMMA, 128, 48, 232, 40},
+        {256, 256, false, WGMMA "grid: {persistent: none}\n", 128, 80, 232, 40}, /* O takes Q's place */
+        {256, 256, false, WGMMA "staging: {o: {store: direct}}\n", 128, 80, 232, 40},
         {256, 256, false, WGMMA "staging: {k: {stages: 1}, v: {stages: 1}}\n", 128, 96, 232, 40},
         {128, 128, false, WGMMA "roles: {consumer: {regs: 240}}\n", 128, 128, 240, 24},
         {128, 128, false, WGMMA "roles: {producer: {regs: 56}}\n", 128, 128, 224, 56},
@@ -289,6 +304,34 @@ static void test_rule_values(void **state) {
     }
 }
 
+/* What persistent blocks are by rule, and how the others follow. */
+static void test_persistent_rule(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        bool mask;
+        const char *line;
+    } row[] = {
+        {WGMMA, true, "  persistent: dynamic       # rule: the spec has a mask, so tiles differ in length\n"},
+        {WGMMA, false, "  persistent: static        # rule: the spec has no mask, so all tiles are equally long\n"},
+        {WGMMA "grid: {persistent: auto, longest_first: false}\n", true, "  persistent: dynamic       # rule: the spec has a mask"},
+        {WGMMA "grid: {persistent: static}\n", true, "  persistent: static        # file\n  fetch_ahead: 1            # default\n"},
+        {WGMMA "grid: {persistent: dynamic, fetch_ahead: 16}\n", false, "  persistent: dynamic       # file\n  fetch_ahead: 16           # file\n"},
+        {WGMMA "grid: {persistent: none}\n", true, "  persistent: none          # file\n  ctas_per_sm: 1            # default\n"},
+    };
+    for (int i = 0; i < LEN(row); i++) {
+        char *s = closed(ag_str(row[i].text), case_of(64, "sm_90a", row[i].mask));
+        if (!strstr(s, row[i].line)) fail_msg("row %d: %s", i, s);
+        free(s);
+    }
+    for (int mask = 0; mask < 2; mask++) {
+        char *s = closed(STR(HEAD), case_of(64, "sm_90a", mask));
+        assert_null(strstr(s, "persistent"));
+        assert_null(strstr(s, "fetch_ahead"));
+        free(s);
+    }
+}
+
 /* What a shipped wgmma schedule closes to fits an SM at every head dim that it is for. */
 static void check_fits(Diag *d, uint16_t file, void *payload) {
     const Case *c = payload;
@@ -301,7 +344,8 @@ static void check_fits(Diag *d, uint16_t file, void *payload) {
     assert_int_equal(f[F_WARPS].v, 4 * groups);
     assert_int_equal(m, 64 * groups);
     assert_true(n >= 64 && n % 16 == 0);
-    assert_true(m * D * 2 + (k + v) * n * D * 2 + 8 * (1 + 2 * (k + v)) <= t->shared_max);
+    int64_t heads = f[F_Q_STAGES].v + ag_own_output_tile(s, (int)D, (int)D);
+    assert_true(heads * m * D * 2 + (k + v) * n * D * 2 + ag_barrier_bytes(s) <= t->shared_max);
     assert_true(128 * (f[F_REGS_LOAD].v + groups * f[F_REGS_MATH].v) <= t->regs_sm);
     assert_true(128 * (groups + 1) <= t->threads_block);
     assert_true(n / 2 + n / 4 + D / 2 < f[F_REGS_MATH].v); /* scores, weights, output */
@@ -320,13 +364,15 @@ static void test_shipped_fit(void **state) {
             n += status == ATTNGEN_OK;
         }
     }
-    assert_int_equal(n, 2 * 256); /* every head dim has an exact one and a speculative one */
+    assert_int_equal(n, 3 * 256 + 64); /* the default, an exact one, and one that compiles fast; to 64 also one for few queries */
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_print),        cmocka_unit_test(test_print_reads_back), cmocka_unit_test(test_effect),      cmocka_unit_test(test_laws),
-        cmocka_unit_test(test_softmax_laws), cmocka_unit_test(test_rule_values),      cmocka_unit_test(test_shipped_fit),
+        cmocka_unit_test(test_print),           cmocka_unit_test(test_print_reads_back),
+        cmocka_unit_test(test_effect),          cmocka_unit_test(test_laws),
+        cmocka_unit_test(test_softmax_laws),    cmocka_unit_test(test_rule_values),
+        cmocka_unit_test(test_persistent_rule), cmocka_unit_test(test_shipped_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

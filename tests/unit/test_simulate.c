@@ -326,7 +326,7 @@ static const Breakage breakage[] = {
      "simulated block 0 (m 0, h 0, b 0): store_row lse: lse holds query rows from 0 on of head 0 of batch 0, not from 8 on of head 0 of batch 0"},
     {CAUSAL, part_as_total, "simulated block 0 (m 0, h 0, b 0): map lse: reads den, of which each lane of a quad holds a part, as a total"},
     {CAUSAL, no_total, "simulated block 0 (m 0, h 0, b 0): map r1: reads den_total before it is written"},
-    {CAUSAL, second_role, "simulated block 0 (m 0, h 0, b 0): deadlock: role all waits at sync all, role load has ended"},
+    {CAUSAL, second_role, "simulated block 0 (m 0, h 0, b 0): deadlock: role all waits at sync all (from spec.yaml:2), role load has ended"},
     {CAUSAL, batch_past_end, "simulated block 0 (m 0, h 0, b 0): copy V [stage 0]: batch 1 of v, which has 1 (from spec.yaml:2)"},
     {CAUSAL, no_score, "simulated block 0 (m 0, h 0, b 0): map S: reads S before it is written (from spec.yaml:2)"},
     {CAUSAL, read_other_stage, "simulated block 0 (m 0, h 0, b 0): mma acc: reads V [stage 1], into which nothing was copied (from spec.yaml:2)"},

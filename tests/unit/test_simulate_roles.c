@@ -318,6 +318,98 @@ static void lapped(Kernel *k) {
     k->nbarrier++;
 }
 
+/* ---- the weights through shared memory: of each step into one tile, fenced and shown to the warpgroup */
+
+static void stage_weights(Kernel *k) {
+    Val *p = &k->val[val_named(k, "P")];
+    p->space = SPACE_SHARED;
+    p->panels = true;
+    p->stages = 1;
+    p->offset = 24576;
+    p->bytes = 8192;
+    for (int n = 0; n < 2; n++) {
+        Block *b;
+        Ins *stage = find(k, TI_MAP, "P", 0, &b), *fence = ag_ins(k, TI_FENCE, -1), *sync = ag_ins(k, TI_SYNC, -1);
+        stage->op = TI_STAGE;
+        stage->a = val_named(k, "S");
+        stage->e[0] = ag_node_int(&k->nodes, 0);
+        sync->n = WARPGROUP;
+        ag_block_insert_after(b, stage, fence);
+        ag_block_insert_after(b, fence, sync);
+    }
+}
+static void no_fence(Kernel *k) { stage_weights(k), drop(k, TI_FENCE, NULL, 0); }
+static void no_sync_behind(Kernel *k) { stage_weights(k), drop(k, TI_SYNC, NULL, 1); }
+static void sync_before_fence(Kernel *k) {
+    Block *b;
+    stage_weights(k);
+    Ins *fence = find(k, TI_FENCE, NULL, 0, &b);
+    move(fence->next, b, fence);
+}
+static void fence_before_stage(Kernel *k) {
+    Block *b;
+    stage_weights(k);
+    Ins *fence = find(k, TI_FENCE, NULL, 1, &b);
+    move(fence, b, fence->prev);
+}
+static void stage_early(Kernel *k) {
+    Block *b;
+    stage_weights(k);
+    Ins *stage = find(k, TI_STAGE, "P", 1, &b);
+    move(stage, b, find(k, TI_MMA_WAIT, NULL, 2, NULL));
+}
+static void stage_scores_early(Kernel *k) {
+    Block *b;
+    stage_weights(k);
+    Ins *stage = find(k, TI_STAGE, "P", 1, &b);
+    move(stage, b, find(k, TI_MMA_WAIT, NULL, 1, NULL));
+}
+static void stage_nothing(Kernel *k) { stage_weights(k), drop(k, TI_STAGE, "P", 1); }
+static void stage_first_only(Kernel *k) {
+    stage_weights(k);
+    drop(k, TI_STAGE, "P", 1), drop(k, TI_FENCE, NULL, 1), drop(k, TI_SYNC, NULL, 1);
+}
+static void stage_unscaled(Kernel *k) { stage_weights(k), drop(k, TI_MAP, "acc", 1); }
+/* The rows of all warpgroups as the right operand. */
+static void stage_as_right(Kernel *k) {
+    Block *b;
+    stage_weights(k);
+    Ins *mma = find(k, TI_MMA, "acc", 0, &b);
+    mma->b = mma->a;
+    mma->e[0] = mma->e[1];
+}
+static void stage_over_q(Kernel *k) { stage_weights(k), k->val[val_named(k, "P")].offset = 0; }
+static void stage_over_k_ring(Kernel *k) { stage_weights(k), k->val[val_named(k, "P")].offset = k->val[val_named(k, "K")].offset; }
+/* The output over the weights: each warp's rows in the same bytes, and elsewhere. */
+static void output_over(Kernel *k) {
+    stage_weights(k);
+    drop(k, TI_SYNC, NULL, 2);
+    k->val[val_named(k, "O")].offset = k->val[val_named(k, "P")].offset;
+}
+static void output_over_shifted(Kernel *k) {
+    output_over(k);
+    k->val[val_named(k, "O")].panels = false;
+    k->val[val_named(k, "O")].cols = 32;
+}
+/* Staged once more by the warps that the condition picks, before the fence: their own rows. */
+static void stage_by_some(Kernel *k) {
+    Block *b;
+    Hand h = {.k = k};
+    stage_weights(k);
+    Ins *stage = find(k, TI_STAGE, "P", 1, &b), *any = ag_ins(k, TI_ANY, -1);
+    any->e[0] = op(&h, OP_LT, use(&h, "mx"), real(&h, 0.1));
+    ag_block_append(&any->body, ag_ins_clone(k, stage));
+    ag_block_insert_after(b, stage, any);
+}
+static void stage_by_some_behind(Kernel *k) {
+    Block *b;
+    stage_by_some(k);
+    Ins *any = find(k, TI_ANY, NULL, 0, &b);
+    Ins *sync = any->next->next;
+    ag_block_remove(b, any);
+    ag_block_insert_after(b, sync, any);
+}
+
 typedef struct Breakage {
     void (*edit)(Kernel *);
     const char *message;
@@ -381,6 +473,25 @@ static const Breakage breakage[] = {
     {wait_first_no_release, "simulated block 0 (m 0, h 0, b 0): copy V [stage 0]: overwrites V [stage 0] before its release by role math"},
     {release_v_early,
      "simulated block 0 (m 0, h 0, b 0): arrive v_empty [stage 0]: V [stage 0] is released while an mma that reads it is unfinished"},
+    {no_fence, "simulated block 0 (m 0, h 0, b 0): mma acc: reads P [stage 0] before what was staged is fenced for mma: a fence is missing"},
+    {no_sync_behind, "simulated block 0 (m 0, h 0, b 0): mma acc: reads P [stage 0] before what was staged is visible to the warpgroup: a sync "
+                     "behind the fence is missing"},
+    {sync_before_fence, "simulated block 0 (m 0, h 0, b 0): mma acc: reads P [stage 0] before what was staged is visible to the warpgroup: a sync "
+                        "behind the fence is missing"},
+    {fence_before_stage,
+     "simulated block 0 (m 0, h 0, b 0): mma acc: reads P [stage 0] before what was staged is fenced for mma: a fence is missing"},
+    {stage_early, "simulated block 0 (m 0, h 0, b 0): stage P: overwrites P [stage 0] while an mma that reads it is unfinished"},
+    {stage_scores_early, "simulated block 0 (m 0, h 0, b 0): stage P: S is read while the mma that writes it is unfinished"},
+    {stage_nothing, "simulated block 0 (m 0, h 0, b 0): mma acc: acc is accumulated under an older maximum: rescale is missing"},
+    {stage_first_only, "simulated block 0 (m 0, h 0, b 0): mma acc: acc is accumulated under an older maximum: rescale is missing"},
+    {stage_unscaled, "simulated block 0 (m 0, h 0, b 0): mma acc: acc is accumulated under an older maximum: rescale is missing"},
+    {stage_as_right, "simulated block 0 (m 0, h 0, b 0): mma acc: reads all rows of P [stage 0], of which each warpgroup sees those that it staged"},
+    {stage_over_q, "simulated block 0 (m 0, h 0, b 0): stage P: overwrites Q [stage 0] before its release: no sync since it was last used"},
+    {stage_over_k_ring, "simulated block 0 (m 0, h 0, b 0): stage P: overwrites K [stage 0] before its release: no sync since it was last used"},
+    {output_over_shifted, "simulated block 0 (m 0, h 0, b 0): store o: overwrites P [stage 0] before its release: each warp has released its own "
+                          "rows, which lie elsewhere"},
+    {stage_by_some_behind,
+     "simulated block 0 (m 0, h 0, b 0): mma acc: reads P [stage 0] before what was staged is fenced for mma: a fence is missing"},
     {lapped, "simulated block 0: deadlock: role math waits at wait_bar tick [stage 0] parity 0 (0 of 1 arrivals), role load waits at wait_bar "
              "k_empty [stage 0] parity 0 (0 of 4 arrivals)"},
 };
@@ -405,7 +516,7 @@ static const Case shapes[] = {
 
 static void test_right(void **state) {
     (void)state;
-    static void (*const edit[])(Kernel *) = {NULL, wait_first};
+    static void (*const edit[])(Kernel *) = {NULL, wait_first, stage_weights, output_over, stage_by_some};
     for (size_t i = 0; i < sizeof edit / sizeof *edit; i++) {
         Compilation *c = by_hand();
         if (edit[i]) edit[i](c->fn.kernel);

@@ -42,7 +42,7 @@ static int put_limit(Kernel *k, Block *b, double limit) {
         n += put_limit(k, &i->body, limit);
         if (i->op != TI_ANY) continue;
         const Node not = p->n[i->e[0]], less = p->n[not .arg[0]];
-        assert_true(not .op == OP_NOT && less.op == OP_LT);
+        if (not .op != OP_NOT || less.op != OP_LT) continue;
         Ref below = ag_node_op(p, OP_LT, less.arg[0], ag_node_float(p, isnan(limit) ? 0 : limit), 0, less.span);
         i->e[0] = isnan(limit) ? below : ag_node_op(p, OP_NOT, below, 0, 0, not .span); /* no sum is below 0 */
         n++;

@@ -38,6 +38,7 @@ static Ins *find_in(const Kernel *k, Block *b, TileOp op, const char *dst, Block
 static Ins *find(Edit *e, TileOp op, const char *dst) {
     Block *where;
     Ins *i = find_in(e->k, &e->k->role[0].body, op, dst, &where);
+    if (!i && e->k->nrole > 1) i = find_in(e->k, &e->k->role[1].body, op, dst, &where);
     if (!i) fail_msg("no %s of %s", ag_tile_op_name[op], dst ? dst : "any");
     return i;
 }
@@ -118,6 +119,25 @@ static void threads(Edit *e) { e->k->threads = 32; }
 static void rows(Edit *e) { value(e, "r0")->rows = 24; }
 static void columns(Edit *e) { value(e, "Q_frag")->cols = 24; }
 
+/* ... and of kernels with roles that walk over tiles */
+static void else_alone(Edit *e) { find(e, TI_ELSE, NULL)->prev->op = TI_WHILE; }
+static void else_of_other(Edit *e) { find(e, TI_ELSE, NULL)->e[0] = ag_node_bool(e->n, true); }
+static void while_of_int(Edit *e) { find(e, TI_WHILE, NULL)->e[0] = use(e, "tile"); }
+static void set_constant(Edit *e) { value(e, "round")->varies = false; }
+static void set_first(Edit *e) { find(e, TI_LET, "base")->op = TI_SET; }
+static void put_by_all(Edit *e) { e->k->role[0].body = e->k->role[1].body; }
+static void put_elsewhere(Edit *e) { find(e, TI_PUT, NULL)->dst = val_named(e->k, "tile"); }
+static void put_nothing(Edit *e) { find(e, TI_PUT, NULL)->e[1] = 0; }
+static void get_elsewhere(Edit *e) { find(e, TI_GET, NULL)->a = val_named(e->k, "tile"); }
+static void get_to_row(Edit *e) { find(e, TI_GET, NULL)->dst = val_named(e->k, "mx"); }
+static void fetch_without_counter(Edit *e) { e->k->counter = false; }
+static void fetch_constant(Edit *e) { find(e, TI_FETCH, NULL)->dst = val_named(e->k, "tiles"); }
+static void turn_at_mbar(Edit *e) { find(e, TI_TAKE_TURN, NULL)->n = 0; }
+static void store_rows(Edit *e) { value(e, "O")->panels = false; }
+static void slot_outside(Edit *e) { value(e, "tile_slot")->offset = e->k->shared_bytes; }
+static void slot_nowhere(Edit *e) { value(e, "tile_slot")->offset = -1; }
+static void mbar_nowhere(Edit *e) { e->k->barrier[1].offset = -1; }
+
 /* Every message begins with "internal error: tile IR of causal_fwd: "; the first one counts. */
 static const struct {
     void (*edit)(Edit *);
@@ -191,6 +211,30 @@ static const struct {
     {columns, "kernel: a fragment's columns are no multiple of 16"},
 };
 
+static const struct {
+    void (*edit)(Edit *);
+    const char *message;
+} broken_tiles[] = {
+    {nothing, ""},
+    {else_alone, "else: there is no if that it belongs to"},
+    {else_of_other, "else: there is no if that it belongs to"},
+    {while_of_int, "while: an operand expression has the wrong type"},
+    {set_constant, "set: the destination is no scalar that varies"},
+    {set_first, "set: the destination is no scalar that varies"},
+    {put_by_all, "put: each thread of the role would write the slot"},
+    {put_elsewhere, "put: there is no such slot"},
+    {put_nothing, "put: an operand expression is missing"},
+    {get_elsewhere, "get: there is no such slot"},
+    {get_to_row, "get: the destination is no scalar"},
+    {fetch_without_counter, "fetch: the launch has no counter"},
+    {fetch_constant, "fetch: the destination is no scalar that varies"},
+    {turn_at_mbar, "take_turn: warpgroups take turns on a barrier for that"},
+    {store_rows, "store: TMA stores panels"},
+    {slot_outside, "kernel: a slot has no place"},
+    {slot_nowhere, "kernel: a slot has no place"},
+    {mbar_nowhere, "kernel: an mbarrier has no place"},
+};
+
 /* 32 queries by 48 keys, D 32: no two tiles have the same shape. */
 static Compilation *whole_kernel(void) {
     static const attngen_dim D32[] = {{"D", 32}, {NULL, 0}};
@@ -200,6 +244,18 @@ static Compilation *whole_kernel(void) {
     s.f[F_RESCALE].v = 1;
     s.f[F_LOOP_FORM].v = 0;
     Compilation *c = compile_schedule(CAUSAL, &s, "sm_80", D32, "place");
+    must_compile(c);
+    return c;
+}
+
+/* Persistent blocks whose tiles are chained. */
+static Compilation *tile_kernel(void) {
+    Schedule s = small_wgmma(2);
+    s.f[F_Q_STAGES].v = 2;
+    s.f[F_PERSISTENT].v = PERSISTENT_DYNAMIC;
+    s.f[F_TURNS].v = 1;
+    s.f[F_O_STORE].v = STORE_TMA;
+    Compilation *c = compile_schedule(CAUSAL, &s, "sm_90a", D16, "place");
     must_compile(c);
     return c;
 }
@@ -217,19 +273,20 @@ static void first_report(Compilation *c, char *out, size_t n) {
     free(text);
 }
 
+static void check_row(int row, Compilation *c, void (*edit)(Edit *), const char *message) {
+    char text[256];
+    Edit e = {.c = c, .k = c->fn.kernel, .n = &c->fn.kernel->nodes};
+    edit(&e);
+    first_report(c, text, sizeof text);
+    if (strcmp(text, message) != 0) print_error("row %d:\n", row);
+    assert_string_equal(text, message);
+    ag_compilation_free(c);
+}
+
 static void test_checker(void **state) {
     (void)state;
-    for (int i = 0; i < LEN(broken); i++) {
-        char text[256];
-        Edit e = {.c = whole_kernel()};
-        e.k = e.c->fn.kernel;
-        e.n = &e.k->nodes;
-        broken[i].edit(&e);
-        first_report(e.c, text, sizeof text);
-        if (strcmp(text, broken[i].message) != 0) print_error("row %d:\n", i);
-        assert_string_equal(text, broken[i].message);
-        ag_compilation_free(e.c);
-    }
+    for (int i = 0; i < LEN(broken); i++) check_row(i, whole_kernel(), broken[i].edit, broken[i].message);
+    for (int i = 0; i < LEN(broken_tiles); i++) check_row(i, tile_kernel(), broken_tiles[i].edit, broken_tiles[i].message);
 }
 
 /* ---- split: the bounds of every block against the spec's own mask */
@@ -468,6 +525,35 @@ static void test_every_wgmma_pipeline(void **state) {
     }
 }
 
+/* Blocks that walk over tiles: how the next comes, chained or not, what stores, and the order of tiles.  The spec reads every scalar that says where a tile is, more
+ * than the loading thread tells. */
+static void test_every_walk(void **state) {
+    (void)state;
+    static const char PLACES[] = "attention: places\nmask: k <= q + h - b and k != g\n";
+    static const int order[][3] = {{AX_Q, AX_H, AX_B}, {AX_B, AX_H, AX_Q}, {AX_H, AX_B, AX_Q}};
+    static const Case shape = {.B = 2, .Hkv = 2, .group = 2, .Sq = 150, .Sk = 60, .offset = ATTNGEN_ALIGN_END};
+    static const Case keyless = {.B = 2, .Hkv = 1, .group = 1, .Sq = 150, .Sk = 0, .offset = ATTNGEN_ALIGN_END};
+    for (int turn = 0; turn < 3 * 3 * 3 * 2 * 2; turn++) {
+        Schedule s = small_wgmma(1 + turn % 2);
+        int form = turn / 12 % 3; /* in order; scores beside values; chained */
+        s.f[F_PERSISTENT].v = turn / 6 % 2 ? PERSISTENT_DYNAMIC : PERSISTENT_STATIC;
+        s.f[F_TURNS].v = form > 0 && turn % 2;
+        s.f[F_OVERLAP].v = form > 0;
+        s.f[F_Q_STAGES].v = 1 + (form > 1);
+        s.f[F_O_STORE].v = turn / 2 % 3;
+        s.f[F_FETCH_AHEAD].v = turn % 4;
+        s.f[F_LOOP_FORM].v = turn / 4 % 2;
+        s.f[F_LONGEST].v = turn / 3 % 2;
+        memcpy(s.order, order[turn / 36], sizeof s.order);
+        s.f[F_GROUP_MB].v = s.order[0] == AX_Q && s.f[F_LONGEST].v;
+        Compilation *c = compile_schedule(PLACES, &s, "sm_90a", D16, "place");
+        must_compile(c);
+        must_be_right(c, &shape, (uint64_t)turn);
+        must_be_right(c, &keyless, (uint64_t)turn);
+        ag_compilation_free(c);
+    }
+}
+
 /* "wait 0, sync, copy V, ..." of the top level of a block, with loops left out. */
 static void put_protocol(const Kernel *k, const Block *b, Buf *out) {
     for (const Ins *i = b->first; i; i = i->next) {
@@ -616,10 +702,15 @@ static void test_staged_output_is_largest(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_checker),        cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_every_pipeline), cmocka_unit_test(test_every_wgmma_pipeline),
-        cmocka_unit_test(test_protocol),       cmocka_unit_test(test_dump_names),
-        cmocka_unit_test(test_suggestions),    cmocka_unit_test(test_staged_output_is_largest),
+        cmocka_unit_test(test_checker),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_every_pipeline),
+        cmocka_unit_test(test_every_wgmma_pipeline),
+        cmocka_unit_test(test_every_walk),
+        cmocka_unit_test(test_protocol),
+        cmocka_unit_test(test_dump_names),
+        cmocka_unit_test(test_suggestions),
+        cmocka_unit_test(test_staged_output_is_largest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

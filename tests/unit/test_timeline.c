@@ -47,7 +47,7 @@ static void test_tensor_work(void **state) {
     static const struct {
         const char *schedule;
         int D;
-    } row[] = {{"wgmma_d64", 64}, {"wgmma_d128", 128}, {"wgmma_d128_speculative", 128}, {"wgmma_d256", 256}};
+    } row[] = {{"wgmma_d64", 64}, {"wgmma_d128", 128}, {"wgmma_d128_exact", 128}, {"wgmma_d256", 256}};
     for (int i = 0; i < LEN(row); i++) {
         Compilation *c = shipped(row[i].schedule, "sm_90a", row[i].D, NULL, NULL);
         Timeline *t = model(c);
@@ -75,14 +75,21 @@ static void test_work_of_blocks(void **state) {
     ag_compilation_free(c);
 }
 
+/* What the computing role of persistent blocks does for each tile. */
+static Block *tile_body(Kernel *k) {
+    Ins *i = k->role[0].body.first;
+    while (i->op != TI_WHILE) i = i->next;
+    return &i->body;
+}
+
 static void test_cost_of_maps(void **state) {
     (void)state;
-    Compilation *c = shipped("wgmma_d128", "sm_90a", 128, NULL, NULL);
-    const Kernel *k = c->fn.kernel;
+    Compilation *c = shipped("wgmma_d128_exact", "sm_90a", 128, NULL, NULL);
+    Kernel *k = c->fn.kernel;
     double clk[ENGINE_COUNT];
     Arena *a = ag_arena_new();
     int seen = 0;
-    for (const Ins *l = k->role[0].body.first; l; l = l->next)
+    for (const Ins *l = tile_body(k)->first; l; l = l->next)
         for (const Ins *i = l->body.first; l->op == TI_LOOP && i; i = i->next) {
             if (i->op != TI_MAP || k->val[i->dst].space != SPACE_FRAG) continue;
             ag_cost(k, a, ag_rates(k->target), i, 4, 8, clk);
@@ -114,7 +121,8 @@ static double mma_beside_exp(const Timeline *t) {
 static void test_overlap(void **state) {
     (void)state;
     static const char overlap[] = "overlap: true";
-    Compilation *c = shipped("wgmma_d128", "sm_90a", 128, NULL, NULL), *d = shipped("wgmma_d128", "sm_90a", 128, overlap, "overlap: false");
+    Compilation *c = shipped("wgmma_d192_exact", "sm_90a", 192, NULL, NULL),
+                *d = shipped("wgmma_d192_exact", "sm_90a", 192, overlap, "overlap: false");
     Timeline *with = model(c), *without = model(d);
     assert_true(mma_beside_exp(with) > with->work[ENGINE_EXP] / 2);
     assert_true(mma_beside_exp(without) == 0);
@@ -126,7 +134,7 @@ static void test_overlap(void **state) {
 
 static void test_speculation(void **state) {
     (void)state;
-    Compilation *c = shipped("wgmma_d128", "sm_90a", 128, NULL, NULL), *d = shipped("wgmma_d128_speculative", "sm_90a", 128, NULL, NULL);
+    Compilation *c = shipped("wgmma_d192_exact", "sm_90a", 192, NULL, NULL), *d = shipped("wgmma_d192", "sm_90a", 192, NULL, NULL);
     Timeline *exact = model(c), *speculative = model(d);
     assert_true(speculative->clk < exact->clk);
     assert_true(speculative->work[ENGINE_FP32] < exact->work[ENGINE_FP32]);
@@ -137,8 +145,7 @@ static void test_speculation(void **state) {
 /* One warpgroup's softmax beside another's products. */
 static void test_turns(void **state) {
     (void)state;
-    Compilation *c = shipped("wgmma_d64", "sm_90a", 64, NULL, NULL),
-                *d = shipped("wgmma_d64", "sm_90a", 64, "overlap: true", "overlap: true, turns: true");
+    Compilation *c = shipped("wgmma_d64", "sm_90a", 64, "turns: true", "turns: false"), *d = shipped("wgmma_d64", "sm_90a", 64, NULL, NULL);
     Timeline *together = model(c), *turns = model(d);
     assert_int_equal(together->actor[1].like, 0);
     assert_int_equal(turns->actor[1].like, -1);
@@ -210,7 +217,7 @@ static void test_deadlock(void **state) {
     (void)state;
     Compilation *c = shipped("wgmma_d128", "sm_90a", 128, NULL, NULL);
     Kernel *k = c->fn.kernel;
-    for (Ins *l = k->role[0].body.first; l; l = l->next)
+    for (Ins *l = tile_body(k)->first; l; l = l->next)
         for (Ins *i = l->body.first, *next; l->op == TI_LOOP && i; i = next) {
             next = i->next;
             if (i->op == TI_ARRIVE) ag_block_remove(&l->body, i);
@@ -236,10 +243,11 @@ static void test_text(void **state) {
                                         "tensor cores            4096 FLOP              2048",
                                         "at best 2048 (tensor cores)\n",
                                         "wait_bar K_full[1] parity 0",
-                                        "; until 1024: arrive K_empty[1] by math\n",
-                                        "shared memory: 163912 of 232448 bytes a block\n",
-                                        "32768    32768  0 of 2  K: tiles of k, 128 x 128 bf16\n",
-                                        "O: tile of o, 128 x 128 bf16, after the last use of Q\n",
+                                        "; until 1024: arrive K_empty[0] by math 1\n",
+                                        "take_turn turn                               ; until the turn is passed on\n",
+                                        "shared memory: 229504 of 232448 bytes a block\n",
+                                        "65536    32768  0 of 2  K: tiles of k, 128 x 128 bf16\n",
+                                        "O: tile of o, 128 x 128 bf16\n",
                                         "math         8       64       64       32      160      232     59392\n",
                                         "64512 of 65536 on an SM\n"};
     for (int i = 0; i < LEN(holds); i++)
@@ -257,7 +265,7 @@ static int count(const char *s, const char *what) {
 
 static void test_svg(void **state) {
     (void)state;
-    static const char *const name[] = {"wgmma_d128_speculative", "mma_d128"}, *const arch[] = {"sm_90a", "sm_90"};
+    static const char *const name[] = {"wgmma_d128", "mma_d128"}, *const arch[] = {"sm_90a", "sm_90"};
     for (int i = 0; i < LEN(name); i++) {
         Compilation *c = shipped(name[i], arch[i], 128, NULL, NULL);
         char *svg = shown(c, true);

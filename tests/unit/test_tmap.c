@@ -77,7 +77,7 @@ static void assert_map(size_t offset, FakeMap expected) {
     FakeMap m = map_at(offset);
     expected.box[0] = 64, expected.box[2] = expected.box[3] = 1;
     for (int i = 0; i < 4; i++) expected.step[i] = 1;
-    expected.swizzle = 3, expected.promotion = 2; /* 128 bytes both */
+    expected.swizzle = 3, expected.promotion = 2; /* 128 bytes each */
     assert_memory_equal(&m, &expected, sizeof m);
 }
 
@@ -192,17 +192,34 @@ static void test_maps_of_small_tensors(void **state) {
         assert_memory_equal(m.dim, ((uint64_t[4]){64, 1, 1, 1}), sizeof m.dim);
         assert_memory_equal(m.stride, ((uint64_t[3]){128, 128, 128}), sizeof m.stride);
     }
-    x = at(384);
-    x.a[K].data = memory + 1, x.a[V].data = NULL; /* no keys: one row of q stands in for them */
+    ag_driver_unload(l);
+}
+
+/* Keys that are not there are zeros, whatever their tensors say, and q stands in for them: a map must be a legal one. */
+static void test_maps_without_keys(void **state) {
+    (void)state;
+    launched = mapped_program();
+    Loaded *l = load(0);
+    fake.current = 0;
+    Args x = at(512);
+    x.a[K].data = memory + 1, x.a[V].data = NULL;
     x.a[K].stride[3] = 7;
     assert_int_equal(launch_args(l, sizes(2, 4, 2, 8, 0, 0, 64), &x), ATTNGEN_OK);
     assert_string_equal(fake.calls, "current device map64 map128 map176 current device launch ");
-    assert_map(192, (FakeMap){.address = x.a[Q].data, .dim = {64, 8, 4, 2}, .stride = {128, 1024, 4096}, .box = {0, 64}, .type = 9});
-    for (size_t offset = 64; offset <= 320; offset += 256) {
-        FakeMap m = map_at(offset);
-        assert_ptr_equal(m.address, x.a[Q].data);
-        assert_memory_equal(m.dim, ((uint64_t[4]){64, 1, 1, 1}), sizeof m.dim);
-    }
+    assert_map(192, (FakeMap){.address = memory + 512, .dim = {64, 8, 4, 2}, .stride = {128, 1024, 4096}, .box = {0, 64}, .type = 9});
+    assert_map(64, (FakeMap){.address = memory + 512, .dim = {64, 1, 1, 1}, .stride = {128, 128, 128}, .box = {0, 128}, .type = 9});
+    assert_map(320, (FakeMap){.address = memory + 512, .dim = {64, 1, 1, 1}, .stride = {128, 128, 128}, .box = {0, 176}, .type = 9});
+    launched.Dv = 128; /* no more than the row of q is fetched */
+    Sizes wide = sizes(2, 4, 2, 8, 0, 0, 64);
+    wide.s[SZ_DV] = 128, x.a[O] = contiguous(128).a[O];
+    assert_int_equal(launch_args(l, wide, &x), ATTNGEN_OK);
+    assert_int_equal(map_at(320).dim[0], 64);
+    x.a[Q].data = memory + 514; /* q is read even then */
+    assert_int_equal(launch_args(l, sizes(2, 4, 2, 8, 0, 0, 64), &x), ATTNGEN_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "q: data is 2 bytes past a multiple of 16"));
+    x.a[Q].data = NULL; /* no queries: nothing is launched */
+    assert_int_equal(launch_args(l, sizes(2, 4, 2, 0, 0, 0, 64), &x), ATTNGEN_OK);
+    assert_string_equal(fake.calls, "");
     ag_driver_unload(l);
 }
 
@@ -277,7 +294,8 @@ int main(void) {
         cmocka_unit_test(test_meta_valid), DRIVER(test_maps),
         DRIVER(test_maps_are_kept),        DRIVER(test_map_fails),
         DRIVER(test_maps_of_a_thread),     DRIVER(test_maps_of_small_tensors),
-        DRIVER(test_not_mappable),         DRIVER(test_driver_without_maps),
+        DRIVER(test_maps_without_keys),    DRIVER(test_not_mappable),
+        DRIVER(test_driver_without_maps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

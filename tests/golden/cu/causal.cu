@@ -51,6 +51,18 @@ LEAF u32 smem_addr(const void *p) {
     return (u32)addr;
 }
 
+// threadIdx.x, read again at each use: what follows from it lives in no register between uses (D 64 with three warpgroups: 4 bytes spilled instead of 36).
+LEAF int thread_now() { int x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return x; }
+
+// The first of the warp's 16 query rows in the tile.
+LEAF int warp_row() { return thread_now() / 32 * 16; }
+
+// Row of a fragment's first element in this lane.
+LEAF int lane_row() { int t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
+
+// And its column.
+LEAF int lane_col() { return thread_now() % 4 * 2; }
+
 // Smallest integer >= a / b, for b > 0.
 LEAF int ceil_div(int a, int b) { return a / b + (a % b > 0); }
 
@@ -384,9 +396,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_fwd(const __grid
     // ---- outputs
     float den_total[2][2];
     UNROLL for (int mi = 0; mi < 2; mi++) UNROLL for (int r = 0; r < 2; r++) den_total[mi][r] = quad_sum(den[mi][r]);
+    // rows that have seen no key are 0
+    bool any101 = false;
+    UNROLL for (int mi = 0; mi < 2; mi++) UNROLL for (int r = 0; r < 2; r++) {
+        any101 |= !(den_total[mi][r] != 0.f);
+    }
+    if (__any_sync(~0u, any101)) {
+        UNROLL for (int mi = 0; mi < 2; mi++) UNROLL for (int r = 0; r < 2; r++) {
+            const bool t100 = den_total[mi][r] != 0.f;
+            UNROLL for (int ni = 0; ni < 16; ni++) {
+                acc[mi][ni][2 * r] = t100 ? acc[mi][ni][2 * r] : 0.f;
+                acc[mi][ni][2 * r + 1] = t100 ? acc[mi][ni][2 * r + 1] : 0.f;
+            }
+        }
+    }
     float r1[2][2];
     UNROLL for (int mi = 0; mi < 2; mi++) UNROLL for (int r = 0; r < 2; r++)
-        r1[mi][r] = den_total[mi][r] > 0.f ? __fdividef(1.f, den_total[mi][r]) : 0.f;
+        r1[mi][r] = den_total[mi][r] != 0.f ? __fdividef(1.f, den_total[mi][r]) : 0.f;
     UNROLL for (int mi = 0; mi < 2; mi++) UNROLL for (int r = 0; r < 2; r++)
         UNROLL for (int ni = 0; ni < 16; ni++) {
             acc[mi][ni][2 * r] = acc[mi][ni][2 * r] * r1[mi][r];
