@@ -455,6 +455,12 @@ static void describe_tensors(Kernel *k, const Math *m) {
     }
 }
 
+static bool has_tanh(const Math *m) {
+    for (int i = 1; i < m->nodes.len; i++)
+        if (m->nodes.n[i].op == OP_TANH) return true;
+    return false;
+}
+
 /* Math IR -> Tile IR        needs stream, range, axes   makes tiled */
 void ag_pass_tile(Fn *fn) {
     const Math *m = fn->math;
@@ -471,7 +477,7 @@ void ag_pass_tile(Fn *fn) {
                          : tile_field(k, F_SOFTMAX) == 0 ? ""
                          : fn->spec->dtype == DT_F16     ? "-spec14"
                                                          : "-spec40",
-                         tile_field(k, F_TANH) ? "-tanh11" : "");
+                         tile_field(k, F_TANH) && has_tanh(m) ? "-tanh11" : "");
     Ref one = ag_node_float(&fn->math->nodes, 1.0);
     Ins *loop = ag_ins(k, TI_LOOP, -1);
     Block post = {0};

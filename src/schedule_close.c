@@ -264,20 +264,6 @@ static void check_threads(const Closing *c) {
     note_partner(c, F_WARPS);
 }
 
-static bool has_op(const Ast *e, Op op) {
-    bool found = e && e->op == op;
-    for (int i = 0; e && i < 3 && !found; i++) found = has_op(e->arg[i], op);
-    return found;
-}
-
-/* A matter of the spec, so the schedule is right, but not for it. */
-static void check_tanh(const Closing *c) {
-    const Spec *s = c->spec;
-    bool there = has_op(s->score, OP_TANH) || has_op(s->mask, OP_TANH);
-    for (int i = 0; i < s->nlet; i++) there |= has_op(s->let[i].value, OP_TANH);
-    if (value(c, F_TANH) && !there) ag_unsupported(c->d, c->s->f[F_TANH].span, "numerics.tanh approx is for specs with tanh, which this one has not");
-}
-
 static void check_mma_sync(const Closing *c) {
     if (value(c, F_O_STORE) == STORE_TMA) {
         ag_error(c->d, c->s->f[F_O_STORE].span, "staging.o.store tma needs mma.family wgmma: write smem or direct");
@@ -406,7 +392,6 @@ void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t) 
     if (d->nerror > errors) return;
     close_fields(&c);
     check_group(&c);
-    check_tanh(&c);
     (wgmma(&c) ? check_wgmma : check_mma_sync)(&c);
 }
 

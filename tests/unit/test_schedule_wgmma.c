@@ -56,6 +56,7 @@ static void test_print(void **state) {
            "  ctas_per_sm: 1            # default\n"
            "numerics:\n"
            "  rescale: always           # default\n"
+           "  tanh: exact               # default\n"
            "  softmax: exact            # default\n");
     prints(WGMMA "tile: {m: auto, n: 64}\nroles: {consumer: {warpgroups: 3, regs: 128}}\nstaging: {k: {stages: 3}, o: {store: direct}}\n"
                  "pipeline: {overlap: false}\nloop: {form: peeled, direction: forward}\n",
@@ -102,6 +103,7 @@ static void test_print(void **state) {
            "  ctas_per_sm: 1            # default\n"
            "numerics:\n"
            "  rescale: always           # default\n"
+           "  tanh: exact               # default\n"
            "  softmax: exact            # default\n");
 }
 
