@@ -59,6 +59,27 @@ static void comment_schedule(Emit *e) {
     ag_put(e->out, "\n//   %-26s %.*s\n", "numerics class", STRF(e->k->numerics));
 }
 
+/* The mbarriers, and the slots of a persistent block. */
+static void comment_small(Emit *e) {
+    const Kernel *k = e->k;
+    const char *first = "mbarriers";
+    for (int i = 0; i < k->nbarrier; i++) {
+        if (k->barrier[i].kind != BARRIER_MBAR) continue;
+        if (first) ag_put(e->out, "//   %6d  %s", k->barrier[i].offset, first);
+        ag_put(e->out, " %s", k->barrier[i].name);
+        first = NULL;
+    }
+    if (!first) ag_put(e->out, "\n");
+    first = "slots";
+    for (int i = 0; i < k->nval; i++) {
+        if (k->val[i].space != SPACE_SLOT) continue;
+        if (first) ag_put(e->out, "//   %6d  %s", k->val[i].offset, first);
+        ag_put(e->out, " %.*s", STRF(k->val[i].name));
+        first = NULL;
+    }
+    if (!first) ag_put(e->out, "\n");
+}
+
 static void comment_shared(Emit *e) {
     ag_put(e->out, "//\n// Shared memory, %d bytes\n", e->k->shared_bytes);
     for (int i = 0; i < e->k->nval; i++) {
@@ -67,13 +88,14 @@ static void comment_shared(Emit *e) {
         ag_put(e->out, "//   %6d  %.*s  %d x %d x %d %s%s\n", v->offset, STRF(v->name), v->stages, v->rows, v->cols, ag_dtype_name[v->type],
                v->over >= 0 ? ", when the rest is no longer read" : "");
     }
+    comment_small(e);
 }
 
 static void comment_launch(Emit *e) {
     Buf blocks = {0};
     ag_node_print(&blocks, &e->k->nodes, e->k->blocks, NULL, NULL);
-    ag_put(e->out, "//\n// Launch\n//   %s   %s\n//   threads  %d\n//   tensors ", e->k->persistent ? "tiles " : "blocks", blocks.oom ? "" : blocks.s,
-           e->k->threads);
+    ag_put(e->out, "//\n// Launch\n//   %s   %s%s\n//   threads  %d\n//   tensors ", e->k->persistent ? "tiles " : "blocks",
+           blocks.oom ? "" : blocks.s, e->k->persistent ? "\n//   blocks   one per SM, at most one per tile" : "", e->k->threads);
     ag_buf_free(&blocks);
     for (int i = 0; i < TEN_COUNT; i++) {
         const KernelTensor *t = &e->k->tensor[i];

@@ -99,7 +99,8 @@ void ag_emit_async_mma(Emit *e, const Ins *i) {
 
 void ag_emit_stage_panels(Emit *e, const Ins *i) {
     const Val *v = &e->k->val[i->dst];
-    ag_emit_line(e, "stage_panels<%s, %d, 0, %d>(%s, warp_row(), %s);", e->elem, v->rows, v->cols / 8, ag_emit_stage(e, i->dst, i->e[0]), name(e, i->a));
+    ag_emit_line(e, "stage_panels<%s, %d, 0, %d>(%s, warp_row(), %s);", e->elem, v->rows, v->cols / 8, ag_emit_stage(e, i->dst, i->e[0]),
+                 name(e, i->a));
 }
 
 void ag_emit_store_panels(Emit *e, const Ins *i) {
@@ -148,6 +149,8 @@ void ag_emit_tiles(Emit *e, const Ins *i) {
 /* ---- the kernel around the roles */
 void ag_emit_barriers(Emit *e) {
     const Kernel *k = e->k;
+    ag_emit_line(e, "// ---- mbarriers, one per stage: full by one arrival and the bytes of the copy, empty by an arrival of each warp of %s",
+                 k->role[0].name);
     for (int i = 0; i < k->nbarrier; i++)
         if (k->barrier[i].kind == BARRIER_MBAR) ag_emit_line(e, "const u32 %s = smem_addr(smem) + %d;", k->barrier[i].name, k->barrier[i].offset);
     ag_emit_line(e, "if (threadIdx.x == 0) {");
@@ -169,7 +172,7 @@ void ag_emit_roles(Emit *e) {
     for (int r = 1; r < k->nrole; r++) {
         const Role *role = &k->role[r];
         assert(role->one_thread && role->regs && k->role[0].regs);
-        ag_emit_line(e, "// ---- role %s: one thread of a warpgroup of its own", role->name);
+        ag_emit_line(e, "// ---- role %s: one thread of a warpgroup of its own fills the stages", role->name);
         ag_emit_line(e, "if (uniform(threadIdx.x / 128) == %d) {", role->warp0 / 4);
         e->indent++;
         ag_emit_line(e, "regs_dec<%d>();", role->regs);
@@ -182,7 +185,7 @@ void ag_emit_roles(Emit *e) {
         e->indent--;
         ag_emit_line(e, "}\n");
     }
-    ag_emit_line(e, "// ---- role %s: %d warpgroups", k->role[0].name, k->role[0].warps / 4);
+    ag_emit_line(e, "// ---- role %s: %d warpgroups of 64 query rows", k->role[0].name, k->role[0].warps / 4);
     ag_emit_line(e, "regs_inc<%d>();", k->role[0].regs);
     ag_emit_line(e, "const int warpgroup_row = uniform(threadIdx.x / 128) * 64;");
     for (int i = 0; i < k->nbarrier; i++)

@@ -100,7 +100,7 @@ static Ins *loop_over(Split *s, Ref lo, Ref hi, const char *note) {
 static void peel(Split *s) {
     Kernel *k = s->k;
     Ins *part[3] = {loop_over(s, k->plain_hi, k->hi, "key tiles that need the mask"),
-                    loop_over(s, k->plain_lo, k->plain_hi, "key tiles that need none"),
+                    loop_over(s, k->plain_lo, k->plain_hi, "key tiles that need no mask"),
                     k->plain_lo == k->lo ? NULL : loop_over(s, k->lo, k->plain_lo, "key tiles at the lower end of the mask")};
     make_plain(k, &part[1]->body);
     bool down = s->loop->n < 0;

@@ -72,7 +72,7 @@ void ag_spz_release(Specialise *s, Block *b, const Ring *r, Ref step) {
     i->n = r->empty;
     i->e[0] = ag_spz_stage(s, r, step);
 }
-void ag_spz_mma_wait(Specialise *s, Block *b, int n) { ag_spz_put(s, b, TI_MMA_WAIT, NULL)->n = n; }
+void ag_spz_mma_wait(Specialise *s, Block *b, int n, const char *note) { ag_spz_put(s, b, TI_MMA_WAIT, note)->n = n; }
 
 /* ---- taking the step apart */
 static Block *block_of(Parts *p, const Ins *i, int acc, int weights) {
@@ -100,6 +100,7 @@ Parts ag_spz_take_apart(Specialise *s, const Block *step) {
     if (s->ref < 0) return p;
     Ins *ref = add(&p.end, ag_ins(s->k, TI_MAP, s->ref));
     ref->e[0] = s->ref_of;
+    ref->note = "what speculative steps take their weights under";
     return p;
 }
 
@@ -129,16 +130,17 @@ void ag_spz_append(Specialise *s, Block *to, const Block *from, Ref tile) {
 static void product(Specialise *s, Block *to, const Ins *mma, const Ring *r, Ref step, Ref query) {
     Ins *c = add(to, ag_ins_clone(s->k, mma));
     c->async = true;
+    c->note = NULL; /* the wait for its tile has it */
     c->e[0] = ag_spz_stage(s, r, step);
     if (query) c->e[1] = query;
     ag_spz_put(s, to, TI_MMA_COMMIT, NULL);
 }
-void ag_spz_scores(Specialise *s, Block *to, const Parts *p, Ref step, Ref round) {
-    wait_full(s, to, &s->ring[0], step, "scores");
+void ag_spz_scores(Specialise *s, Block *to, const Parts *p, Ref step, Ref round, const char *what) {
+    wait_full(s, to, &s->ring[0], step, what);
     product(s, to, p->scores, &s->ring[0], step, round ? ag_spz_stage(s, &s->query, round) : 0);
 }
-void ag_spz_weighted(Specialise *s, Block *to, const Parts *p, Ref step) {
-    wait_full(s, to, &s->ring[1], step, "weighted values");
+void ag_spz_weighted(Specialise *s, Block *to, const Parts *p, Ref step, const char *what) {
+    wait_full(s, to, &s->ring[1], step, what);
     product(s, to, p->output, &s->ring[1], step, 0);
 }
 
@@ -174,6 +176,7 @@ void ag_spz_first(Specialise *s, Block *to, const Parts *p) {
     Ref tile = ag_spz_op(s, OP_SUB, k->hi, ag_spz_num(s, 1));
     Block all = {0};
     ag_spz_release(s, to, &s->ring[0], s->base ? s->base : ag_spz_num(s, 0));
+    to->last->note = "---- softmax of the first key tile: there are no older sums";
     append_unscaled(s, &all, &p->softmax, tile);
     append_unscaled(s, &all, &p->touches, tile);
     ag_spz_append(s, &all, &p->show, tile);
@@ -188,21 +191,29 @@ void ag_spz_first(Specialise *s, Block *to, const Parts *p) {
 }
 
 Pair ag_spz_issue_both(Specialise *s, Block *to, const Parts *p) {
-    Ref step = ag_spz_let(s, to, "step", ag_spz_step(s, s->j), NULL);
+    Ref step = ag_spz_let(s, to, "step", ag_spz_step(s, s->j), "---- both products: scores of this step, weighted values of the one before");
     Ref before = ag_spz_let(s, to, "before", ag_spz_op(s, OP_SUB, step, ag_spz_num(s, 1)), NULL);
     if (s->turns >= 0) ag_spz_put(s, to, TI_TAKE_TURN, NULL)->n = s->turns;
-    ag_spz_scores(s, to, p, step, s->round);
-    ag_spz_weighted(s, to, p, before);
+    ag_spz_scores(s, to, p, step, s->round, "scores");
+    ag_spz_weighted(s, to, p, before, "weighted values");
     if (s->turns >= 0) ag_spz_put(s, to, TI_PASS_TURN, NULL)->n = s->turns;
     return (Pair){step, before};
 }
 
+void ag_spz_wait_scores(Specialise *s, Block *to) { ag_spz_mma_wait(s, to, 1, "---- when the scores are done: softmax, beside the weighted values"); }
+void ag_spz_wait_weighted(Specialise *s, Block *to, const Parts *p) {
+    const Val *acc = &s->k->val[p->output->dst], *weights = &s->k->val[p->output->a];
+    const char *note =
+        ag_fmt(s->k->arena, "---- when the weighted values are done: %.*s and %.*s may change", STRF(acc->name), STRF(weights->name)).s;
+    ag_spz_mma_wait(s, to, 0, note);
+}
+
 static void overlapped(Specialise *s, Block *to, const Parts *p) {
     Pair issued = ag_spz_issue_both(s, to, p);
-    ag_spz_mma_wait(s, to, 1);
+    ag_spz_wait_scores(s, to);
     ag_spz_release(s, to, &s->ring[0], issued.scores);
     ag_spz_append(s, to, &p->softmax, 0);
-    ag_spz_mma_wait(s, to, 0);
+    ag_spz_wait_weighted(s, to, p);
     ag_spz_release(s, to, &s->ring[1], issued.weighted);
     ag_spz_append(s, to, &p->touches, 0);
     ag_spz_append(s, to, &p->show, 0);
@@ -211,14 +222,14 @@ static void overlapped(Specialise *s, Block *to, const Parts *p) {
 
 static void in_order(Specialise *s, Block *to, const Parts *p) {
     Ref step = ag_spz_let(s, to, "step", ag_spz_step(s, s->j), NULL);
-    ag_spz_scores(s, to, p, step, s->round);
-    ag_spz_mma_wait(s, to, 0);
+    ag_spz_scores(s, to, p, step, s->round, "scores");
+    ag_spz_mma_wait(s, to, 0, NULL);
     ag_spz_release(s, to, &s->ring[0], step);
     ag_spz_append(s, to, &p->softmax, 0);
     ag_spz_append(s, to, &p->touches, 0);
     ag_spz_append(s, to, &p->show, 0);
-    ag_spz_weighted(s, to, p, step);
-    ag_spz_mma_wait(s, to, 0);
+    ag_spz_weighted(s, to, p, step, "weighted values");
+    ag_spz_mma_wait(s, to, 0, NULL);
     ag_spz_release(s, to, &s->ring[1], step);
     ag_spz_append(s, to, &p->end, 0);
 }
@@ -233,7 +244,7 @@ void ag_spz_loops(Specialise *s, Block *to, Ins *first, Ins *last) {
         bool plain = i->e[0] == s->k->plain_hi && i->e[1] == s->k->plain_lo;
         Ins *loop = add(to, ag_ins(s->k, TI_LOOP, i->dst));
         loop->n = i->n;
-        loop->note = i->note;
+        loop->note = ag_fmt(s->k->arena, "---- %s%s", i->note ? i->note : "key tiles", plain && s->ref >= 0 ? ": speculative steps" : "").s;
         loop->span = i->span;
         loop->e[0] = i->e[0];
         loop->e[1] = i->e[1];

@@ -48,16 +48,19 @@ Ref ag_spz_stage(Specialise *s, const Ring *r, Ref step);
 Ref ag_spz_phase(Specialise *s, const Ring *r, Ref step);
 void ag_spz_wait(Specialise *s, Block *b, int barrier, Ref stage, Ref parity, const char *note);
 void ag_spz_release(Specialise *s, Block *b, const Ring *r, Ref step);
-void ag_spz_mma_wait(Specialise *s, Block *b, int groups);
+void ag_spz_mma_wait(Specialise *s, Block *b, int groups, const char *note);
 void ag_spz_append(Specialise *s, Block *to, const Block *from, Ref tile); /* clones; j becomes `tile` (0: as it is) */
-/* One asynchronous product of the given step, in a group of its own, when its shared tile is there. */
-void ag_spz_scores(Specialise *s, Block *to, const Parts *p, Ref step, Ref round);
-void ag_spz_weighted(Specialise *s, Block *to, const Parts *p, Ref step);
+/* One asynchronous product of the given step, in a group of its own, when its shared tile is there.  what: for the reader of the kernel. */
+void ag_spz_scores(Specialise *s, Block *to, const Parts *p, Ref step, Ref round, const char *what);
+void ag_spz_weighted(Specialise *s, Block *to, const Parts *p, Ref step, const char *what);
 /* Scores of j beside the weighted values of the tile before it: the steps of both. */
 typedef struct Pair {
     Ref scores, weighted;
 } Pair;
 Pair ag_spz_issue_both(Specialise *s, Block *to, const Parts *p);
+/* Until the scores are done, and the weighted values run on; until those are done, too. */
+void ag_spz_wait_scores(Specialise *s, Block *to);
+void ag_spz_wait_weighted(Specialise *s, Block *to, const Parts *p);
 /* The steps of all key loops but, with overlap, what belongs to the first tile's scores and the last one's weighted values. */
 void ag_spz_first(Specialise *s, Block *to, const Parts *p);
 void ag_spz_loops(Specialise *s, Block *to, Ins *first, Ins *last);

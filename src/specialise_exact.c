@@ -73,7 +73,7 @@ void ag_spz_find_reference(Specialise *s, const Parts *p) {
 static void mend(Specialise *s, Block *to, const Parts *p, Ref step, int sum) {
     Kernel *k = s->k;
     double limit = k->spec->dtype == DT_F16 ? 0x1p14 : 0x1p40;
-    Ins *any = ag_spz_put(s, to, TI_ANY, "---- where speculation went too far the step is done again exactly");
+    Ins *any = ag_spz_put(s, to, TI_ANY, "---- the check: where a row's sum is too large or NaN, the warp does the step again exactly");
     any->e[0] = ag_node_op(&k->nodes, OP_NOT, ag_spz_op(s, OP_LT, ag_kval(k, sum), ag_node_float(&k->nodes, limit)), 0, 0, (Span){0});
     Ins *scores = add(&any->body, ag_ins_clone(k, p->scores));
     scores->note = NULL;
@@ -82,7 +82,7 @@ static void mend(Specialise *s, Block *to, const Parts *p, Ref step, int sum) {
     ag_spz_append(s, &any->body, &p->softmax, 0);
     ag_spz_append(s, &any->body, &p->touches, 0);
     ag_spz_append(s, &any->body, &p->end, 0);
-    Ins *none = ag_spz_put(s, &any->body, TI_FILL, NULL);
+    Ins *none = ag_spz_put(s, &any->body, TI_FILL, "its weights are counted already");
     none->dst = sum;
     none->e[0] = ag_node_float(&k->nodes, 0);
 }
@@ -94,21 +94,22 @@ void ag_spz_speculative(Specialise *s, Block *to, const Parts *p) {
     assert(known);
     Under under = {s, x.ref->dst};
     Pair issued = ag_spz_issue_both(s, to, p);
-    ag_spz_mma_wait(s, to, 1);
+    ag_spz_wait_scores(s, to);
     for (const Ins *i = p->softmax.first; known && i != x.max; i = i->next) add(to, ag_ins_clone(k, i)); /* what the spec makes of the scores */
     Ins *exp = add(to, ag_ins_clone(k, x.exp));
-    exp->note = "---- weights under the maximum so far";
+    exp->note = "weights under the maximum so far";
     exp->e[0] = ag_node_rebuild(&k->nodes, &k->nodes, x.exp->e[0], under_ref, &under);
     int sum = row_like(s, x.sum->dst, "step_sum");
     Ins *total = add(to, ag_ins_clone(k, x.sum));
     total->dst = sum;
     total->b = -1;
-    ag_spz_mma_wait(s, to, 0);
+    ag_spz_wait_weighted(s, to, p);
     ag_spz_release(s, to, &s->ring[1], issued.weighted);
     for (const Ins *i = p->touches.first; i; i = i->next)
         if (i->dst == p->output->a) add(to, ag_ins_clone(k, i)); /* here, so that the scores need not last until the step is mended */
     mend(s, to, p, issued.scores, sum);
-    Ins *den = ag_spz_put(s, to, TI_MAP, NULL);
+    Ins *den = ag_spz_put(
+        s, to, TI_MAP, ag_fmt(k->arena, "---- the step stands: its sum counts, and %.*s is needed no longer", STRF(k->val[s->ring[0].val].name)).s);
     den->dst = x.sum->dst;
     den->e[0] = ag_spz_op(s, OP_ADD, ag_kval(k, den->dst), ag_kval(k, sum));
     ag_spz_release(s, to, &s->ring[0], issued.scores); /* only now: a failed speculation reads K again */

@@ -129,6 +129,7 @@ static Ref renamed(const Rename *x, Ref e) { return e ? ag_node_rebuild(&x->s->k
 /* Makes a let one of what is in the slot beside the running tile's Q. */
 static void get_slot(Specialise *s, Ins *let, int slot) {
     let->op = TI_GET;
+    let->note = NULL; /* it told how the scalar is computed */
     let->a = slot;
     let->e[0] = ag_spz_stage(s, &s->query, s->round);
 }
@@ -138,22 +139,33 @@ static void get_told(Specialise *s, Ins *let, int val) {
         if (s->place[p].val == val) get_slot(s, let, s->place[p].slot);
 }
 
-static void append_tile(Specialise *s, Block *to, const Block *from, Ref tile) {
+/* A stage begins behind `before`, with what is read from slots if there is such a thing: other scalars may go away later. */
+static void head(const Block *to, const Ins *before, const char *note) {
+    Ins *first = before ? before->next : to->first, *i = first;
+    while (i && i->op != TI_GET) i = i->next;
+    if (i) first = i;
+    if (first && !first->note) first->note = note;
+}
+
+static void append_tile(Specialise *s, Block *to, const Block *from, Ref tile, const char *note) {
     Rename x = {s, tile, NULL};
+    const Ins *before = to->last;
     for (const Ins *i = from->first; i; i = i->next) {
         Ins *c = add(to, ag_ins_clone(s->k, i));
         if (i->op != TI_LET) continue;
         c->e[0] = renamed(&x, c->e[0]);
         get_told(s, c, i->dst);
     }
+    head(to, before, note);
 }
 
 /* Copies of the scalars of a tile under names of their own, for another tile; what nothing reads goes away later.  told: from the slots, where they are there. */
-static Rename copy_scalars(Specialise *s, Block *to, const Block *from, Ref tile, const char *prefix, bool told) {
+static Rename copy_scalars(Specialise *s, Block *to, const Block *from, Ref tile, const char *prefix, bool told, const char *note) {
     Kernel *k = s->k;
     int n = k->nval, *copy = NEWN(k->arena, int, (size_t)n);
     for (int v = 0; v < n; v++) copy[v] = -1;
     Rename x = {s, tile, copy};
+    const Ins *before = to->last;
     for (const Ins *i = from->first; i; i = i->next) {
         if (i->op != TI_LET) continue;
         Ref e = renamed(&x, i->e[0]);
@@ -163,6 +175,7 @@ static Rename copy_scalars(Specialise *s, Block *to, const Block *from, Ref tile
         add(to, ag_ins(k, TI_LET, copy[i->dst]))->e[0] = e;
         if (told) get_told(s, to->last, i->dst);
     }
+    head(to, before, note);
     return x;
 }
 
@@ -177,7 +190,7 @@ typedef struct Walk {
 static Walk begin_walk(Specialise *s, Block *to) {
     Walk w;
     w.tiles = ag_spz_let(s, to, "tiles", tiles_of(s), NULL);
-    w.tile = ag_spz_let(s, to, "tile", leaf(s, OP_BLOCK), "---- from tile to tile");
+    w.tile = ag_spz_let(s, to, "tile", leaf(s, OP_BLOCK), "---- from tile to tile: what both roles count");
     s->base = ag_spz_let(s, to, "base", ag_spz_num(s, 0), "key tiles so far");
     s->round = ag_spz_let(s, to, "round", ag_spz_num(s, 0), "tiles so far");
     return w;
@@ -236,7 +249,7 @@ static void stage_outputs(Specialise *s, Block *outputs) {
         if (i->op != TI_STORE) continue;
         Ins *before = ag_ins(s->k, way == STORE_TMA ? TI_STORE_WAIT : TI_SYNC, -1);
         before->n = way == STORE_TMA ? 0 : warpgroup_barrier(s);
-        before->note = way == STORE_TMA ? "the tile before has left O" : s->persistent ? NULL : "the warpgroup is past its last read of Q";
+        before->note = way == STORE_TMA ? "until the tile before has left O" : s->persistent ? NULL : "the warpgroup is past its last read of Q";
         ag_block_insert_before(outputs, i, before);
         i->b = output_tile(s, i);
         i->async = way == STORE_TMA;
@@ -245,17 +258,19 @@ static void stage_outputs(Specialise *s, Block *outputs) {
 
 /* ---- math: key tiles */
 
-static void wait_query(Specialise *s, Block *to) {
+static void wait_query(Specialise *s, Block *to, const char *note) {
     Ref round = s->round ? s->round : ag_spz_num(s, 0);
-    ag_spz_wait(s, to, s->query.full, ag_spz_stage(s, &s->query, round), ag_spz_phase(s, &s->query, round), NULL);
+    ag_spz_wait(s, to, s->query.full, ag_spz_stage(s, &s->query, round), ag_spz_phase(s, &s->query, round), note);
 }
 
-static void first_scores(Specialise *s, Block *to, const Parts *p) { ag_spz_scores(s, to, p, s->base ? s->base : ag_spz_num(s, 0), s->round); }
+static void first_scores(Specialise *s, Block *to, const Parts *p, const char *what) {
+    ag_spz_scores(s, to, p, s->base ? s->base : ag_spz_num(s, 0), s->round, what);
+}
 
 /* The weighted values of key tile number `last`, the tile's last, and the outputs. */
 static void last_values(Specialise *s, Block *to, const Parts *p, const Outline *o, Ref last) {
-    ag_spz_weighted(s, to, p, last);
-    ag_spz_mma_wait(s, to, 0);
+    ag_spz_weighted(s, to, p, last, "last weighted values");
+    ag_spz_mma_wait(s, to, 0, NULL);
     if (s->persistent) ag_spz_release(s, to, &s->ring[1], last);
     ag_spz_append(s, to, &o->outputs, 0);
 }
@@ -295,15 +310,17 @@ static Block scalars_for(Specialise *s, const Outline *o, bool loops) {
 /* The same beside the first scores of the next tile, whose scalars take over at the end. */
 static void last_and_next(Specialise *s, Block *to, const Parts *p, const Outline *o, Ref last, Ref next) {
     Block scalars = scalars_for(s, o, true);
-    ag_spz_weighted(s, to, p, last);
-    first_scores(s, to, p);
-    Rename x = copy_scalars(s, to, &scalars, next, "next", true);
-    ag_spz_mma_wait(s, to, 1);
+    ag_spz_weighted(s, to, p, last, "last weighted values");
+    first_scores(s, to, p, "first scores of the next tile");
+    Rename x = copy_scalars(s, to, &scalars, next, "next", true, "---- the next tile's keys");
+    ag_spz_mma_wait(s, to, 1, "---- when the weighted values are done: outputs, beside those scores");
     ag_spz_release(s, to, &s->ring[1], last);
     ag_spz_append(s, to, &o->outputs, 0);
+    const Ins *before = to->last;
     for (const Ins *i = o->tile.first; i; i = i->next)
         if (i->op == TI_LET && is_for_loops(s, o, i->dst)) ag_spz_set(s, to, ag_kval(s->k, i->dst), ag_kval(s->k, x.to[i->dst]));
-    ag_spz_mma_wait(s, to, 0);
+    ag_spz_mma_wait(s, to, 0, NULL);
+    head(to, before, "---- the next tile takes over, with its first scores");
 }
 
 /* Between the first key tile's scores and the last one's weighted values of tile number `tile` (0: the block's only one). */
@@ -312,22 +329,24 @@ static void key_tiles(Specialise *s, Block *to, const Outline *o, const Parts *p
     ag_spz_loops(s, to, o->first, o->last);
     if (s->chained) {
         Block lets = scalars_for(s, o, false);
-        append_tile(s, to, &lets, tile);
+        append_tile(s, to, &lets, tile, "---- what outputs need to know of the tile; Q and the slots beside it are not read after that");
     }
-    if (s->persistent) ag_spz_release(s, to, &s->query, s->round);
+    if (!s->persistent) return;
+    ag_spz_release(s, to, &s->query, s->round);
+    if (!s->chained) to->last->note = "---- Q is read no longer";
 }
 
 /* ---- math: a block with one tile */
 static void one_tile(Specialise *s, Block *to, const Outline *o, const Parts *p) {
     ag_spz_append(s, to, &o->tile, 0);
-    wait_query(s, to);
+    wait_query(s, to, "---- when Q is there");
     if (s->overlap) {
-        first_scores(s, to, p);
-        ag_spz_mma_wait(s, to, 0);
+        first_scores(s, to, p, "first scores");
+        ag_spz_mma_wait(s, to, 0, NULL);
     }
     key_tiles(s, to, o, p, 0);
     if (s->overlap)
-        last_values(s, to, p, o, ag_spz_let(s, to, "last", ag_spz_step(s, s->k->lo), NULL));
+        last_values(s, to, p, o, ag_spz_let(s, to, "last", ag_spz_step(s, s->k->lo), "---- the end of the tile"));
     else
         ag_spz_append(s, to, &o->outputs, 0);
 }
@@ -337,7 +356,7 @@ static void one_tile(Specialise *s, Block *to, const Outline *o, const Parts *p)
 /* The number of the next tile.  dynamic: its Q is there then, or there is none. */
 static Ref next_tile(Specialise *s, Block *to, Walk w) {
     if (!s->dynamic) return ag_spz_let(s, to, "next", ag_spz_op(s, OP_ADD, w.tile, leaf(s, OP_BLOCKS)), NULL);
-    wait_query(s, to);
+    wait_query(s, to, "---- when Q of the next tile is there, or word that there is none");
     Ref next = ag_spz_let(s, to, "next", ag_spz_num(s, 0), NULL);
     get_slot(s, to->last, s->slot);
     s->k->val[to->last->dst].nonneg = false;
@@ -345,17 +364,19 @@ static Ref next_tile(Specialise *s, Block *to, Walk w) {
 }
 
 static void chained_end(Specialise *s, Block *to, const Outline *o, const Parts *p, Ref next, Ref more) {
-    Ref last = ag_spz_let(s, to, "last", ag_spz_op(s, OP_SUB, s->base, ag_spz_num(s, 1)), NULL);
-    Ins *yes = ag_spz_put(s, to, TI_IF, NULL), *no = ag_spz_put(s, to, TI_ELSE, NULL);
+    Ref last = ag_spz_let(s, to, "last", ag_spz_op(s, OP_SUB, s->base, ag_spz_num(s, 1)),
+                          "---- the end of the tile, beside the beginning of the next if there is one");
+    Ins *yes = ag_spz_put(s, to, TI_IF, "both cases in full: no branch may lie between an asynchronous product and its wait"),
+        *no = ag_spz_put(s, to, TI_ELSE, NULL);
     yes->e[0] = no->e[0] = more;
-    if (!s->dynamic) wait_query(s, &yes->body);
+    if (!s->dynamic) wait_query(s, &yes->body, "---- when Q of the next tile is there");
     last_and_next(s, &yes->body, p, o, last, next);
     last_values(s, &no->body, p, o, last);
 }
 
 static void plain_end(Specialise *s, Block *to, const Outline *o, const Parts *p) {
     if (s->overlap)
-        last_values(s, to, p, o, ag_spz_let(s, to, "last", ag_spz_op(s, OP_SUB, s->base, ag_spz_num(s, 1)), NULL));
+        last_values(s, to, p, o, ag_spz_let(s, to, "last", ag_spz_op(s, OP_SUB, s->base, ag_spz_num(s, 1)), "---- the end of the tile"));
     else
         ag_spz_append(s, to, &o->outputs, 0);
 }
@@ -366,19 +387,19 @@ static void walk_tiles(Specialise *s, Block *to, const Outline *o, const Parts *
         if (i->op != TI_LET) add(&rest, ag_ins_clone(s->k, i));
     ag_spz_append(s, to, &o->once, 0);
     Walk w = begin_walk(s, to);
-    wait_query(s, to);
+    wait_query(s, to, "---- when Q of the first tile is there");
     Block *in = NULL;
     if (s->chained) { /* the scalars of the first tile here, of each next one where its first scores are issued */
-        first_scores(s, to, p);
-        append_tile(s, to, &scalars, w.tile);
-        ag_spz_mma_wait(s, to, 0);
+        first_scores(s, to, p, "first scores");
+        append_tile(s, to, &scalars, w.tile, "---- the tile's keys");
+        ag_spz_mma_wait(s, to, 0, "when the scores are done");
         in = while_tiles(s, to, is_tile(s, w, w.tile));
-        append_tile(s, in, &rest, w.tile);
+        append_tile(s, in, &rest, w.tile, NULL);
     } else {
         in = while_tiles(s, to, is_tile(s, w, w.tile));
-        if (s->overlap) first_scores(s, in, p);
-        append_tile(s, in, &o->tile, w.tile);
-        if (s->overlap) ag_spz_mma_wait(s, in, 0);
+        if (s->overlap) first_scores(s, in, p, "first scores");
+        append_tile(s, in, &o->tile, w.tile, "---- the tile's keys");
+        if (s->overlap) ag_spz_mma_wait(s, in, 0, NULL);
     }
     key_tiles(s, in, o, p, w.tile);
     count_tile(s, in);
@@ -388,7 +409,7 @@ static void walk_tiles(Specialise *s, Block *to, const Outline *o, const Parts *
     if (!s->chained && !s->dynamic) {
         Ins *yes = ag_spz_put(s, in, TI_IF, NULL);
         yes->e[0] = more;
-        wait_query(s, &yes->body);
+        wait_query(s, &yes->body, NULL);
     }
     ag_spz_set(s, in, w.tile, next);
 }
@@ -408,15 +429,15 @@ void ag_spz_math(Specialise *s) {
     Block body = {0};
     stage_outputs(s, &o.outputs);
     (s->persistent ? walk_tiles : one_tile)(s, &body, &o, &p);
-    if (s->sched->f[F_O_STORE].v == STORE_TMA) ag_spz_put(s, &body, TI_STORE_WAIT, NULL);
+    if (s->sched->f[F_O_STORE].v == STORE_TMA) ag_spz_put(s, &body, TI_STORE_WAIT, "---- until the last tile has left O");
     *s->body = body;
 }
 
 /* ---- load */
 
-static void load_tile(Specialise *s, Block *to, const Ring *r, Ref stage, const Rename *x, Ref row) {
+static void load_tile(Specialise *s, Block *to, const Ring *r, Ref stage, const Rename *x, Ref row, const char *note) {
     const Val *v = &s->k->val[r->val];
-    Ins *e = ag_spz_put(s, to, TI_EXPECT, NULL);
+    Ins *e = ag_spz_put(s, to, TI_EXPECT, note);
     e->n = r->full;
     e->e[0] = stage;
     e->e[1] = ag_spz_num(s, v->rows * ag_panel_cols(v->cols) * ag_dtype_bytes(v->type));
@@ -429,16 +450,17 @@ static void load_tile(Specialise *s, Block *to, const Ring *r, Ref stage, const 
 }
 
 /* Key tile j of ring r, which is step `step` of the block, once its stage is empty. */
-static void load_keys(Specialise *s, Block *to, int ring, Ref j, Ref step) {
+static void load_keys(Specialise *s, Block *to, int ring, Ref j, Ref step, const char *what) {
     const Ring *r = &s->ring[ring];
     Ref stage = ag_spz_stage(s, r, step);
-    ag_spz_wait(s, to, r->empty, stage, ag_spz_op(s, OP_SUB, ag_spz_num(s, 1), ag_spz_phase(s, r, step)), NULL); /* the first round finds it empty */
-    load_tile(s, to, r, stage, NULL, ag_spz_op(s, OP_MUL, j, ag_spz_num(s, s->k->val[r->val].rows)));
+    const char *note = ag_fmt(s->k->arena, "---- %.*s of %s, when its stage is empty", STRF(s->k->val[r->val].name), what).s;
+    ag_spz_wait(s, to, r->empty, stage, ag_spz_op(s, OP_SUB, ag_spz_num(s, 1), ag_spz_phase(s, r, step)), note); /* the first round finds it empty */
+    load_tile(s, to, r, stage, NULL, ag_spz_op(s, OP_MUL, j, ag_spz_num(s, s->k->val[r->val].rows)), NULL);
 }
 
-static Ref room_for_query(Specialise *s, Block *to, Ref round) {
+static Ref room_for_query(Specialise *s, Block *to, Ref round, const char *note) {
     Ref stage = ag_spz_stage(s, &s->query, round);
-    ag_spz_wait(s, to, s->query.empty, stage, ag_spz_op(s, OP_SUB, ag_spz_num(s, 1), ag_spz_phase(s, &s->query, round)), NULL);
+    ag_spz_wait(s, to, s->query.empty, stage, ag_spz_op(s, OP_SUB, ag_spz_num(s, 1), ag_spz_phase(s, &s->query, round)), note);
     return stage;
 }
 
@@ -449,24 +471,26 @@ static void put_slot(Specialise *s, Block *to, int slot, Ref stage, Ref x) {
     put->e[1] = x;
 }
 
-/* dynamic: no tile comes any more. */
+/* dynamic: no tile comes any more, and no bytes. */
 static void put_end(Specialise *s, Block *to, Ref stage) {
     put_slot(s, to, s->slot, stage, ag_spz_num(s, -1));
+    to->last->note = "no tile comes any more";
     Ins *end = ag_spz_put(s, to, TI_EXPECT, NULL);
     end->n = s->query.full;
     end->e[0] = stage;
     end->e[1] = ag_spz_num(s, 0);
 }
 
-/* Q of a tile, the round-th of the block, where it is, and with `dynamic` its number.  more: is there such a tile?  0: there is. */
-static void publish(Specialise *s, Block *to, Ref tile, Ref round, const Rename *x, Ref more) {
+/* Q of a tile, the round-th of the block, where it is, and with `dynamic` its number.  more: is there such a tile?  0: there is.  whose: for the reader. */
+static void publish(Specialise *s, Block *to, Ref tile, Ref round, const Rename *x, Ref more, const char *whose) {
     Block *there = to;
     if (more && !s->dynamic) { /* the other role knows without being told */
         Ins *yes = ag_spz_put(s, to, TI_IF, NULL);
         yes->e[0] = more;
         to = there = &yes->body;
     }
-    Ref stage = room_for_query(s, to, round);
+    const char *note = ag_fmt(s->k->arena, "---- Q of %s and, in slots beside it, what math asks for; when that stage is empty", whose).s;
+    Ref stage = room_for_query(s, to, round, note);
     if (more && s->dynamic) {
         Ins *yes = ag_spz_put(s, to, TI_IF, NULL), *no = ag_spz_put(s, to, TI_ELSE, NULL);
         yes->e[0] = no->e[0] = more;
@@ -475,7 +499,7 @@ static void publish(Specialise *s, Block *to, Ref tile, Ref round, const Rename 
     }
     if (s->dynamic) put_slot(s, there, s->slot, stage, tile);
     for (int i = 0; i < s->nplace; i++) put_slot(s, there, s->place[i].slot, stage, ag_kval(s->k, x ? x->to[s->place[i].val] : s->place[i].val));
-    load_tile(s, there, &s->query, stage, x, 0);
+    load_tile(s, there, &s->query, stage, x, 0, NULL);
 }
 
 /* The loads of one tile: with overlap K runs one key tile ahead of V, as the products do.  early: what is done fetch_ahead key tiles before the end. */
@@ -486,8 +510,8 @@ static void load_loop(Specialise *s, Block *to, const Block *early) {
         at = ag_spz_let(s, to, "fetch_at",
                         s->forward ? ag_spz_op(s, OP_MAX, k->lo, ag_spz_op(s, OP_SUB, ag_spz_op(s, OP_SUB, k->hi, one), ahead))
                                    : ag_spz_op(s, OP_MIN, ag_spz_op(s, OP_SUB, k->hi, one), ag_spz_op(s, OP_ADD, k->lo, ahead)),
-                        NULL);
-    Ins *loop = ag_spz_put(s, to, TI_LOOP, NULL);
+                        "at which key tile the next tile is prepared");
+    Ins *loop = ag_spz_put(s, to, TI_LOOP, s->overlap ? "---- key tiles, K a step ahead of V as in math" : "---- key tiles");
     loop->dst = k->key_loop;
     loop->n = s->forward ? 1 : -1;
     loop->e[0] = s->forward ? k->lo : k->hi;
@@ -501,14 +525,14 @@ static void load_loop(Specialise *s, Block *to, const Block *early) {
     if (s->overlap) {
         Ins *more = ag_spz_put(s, &loop->body, TI_IF, NULL);
         more->e[0] = ag_spz_op(s, OP_GT, s->j, k->lo);
-        load_keys(s, &more->body, 0, ag_spz_op(s, OP_SUB, s->j, one), ag_spz_op(s, OP_ADD, step, one));
+        load_keys(s, &more->body, 0, ag_spz_op(s, OP_SUB, s->j, one), ag_spz_op(s, OP_ADD, step, one), "the next step");
     } else
-        load_keys(s, &loop->body, 0, s->j, step);
-    load_keys(s, &loop->body, 1, s->j, step);
+        load_keys(s, &loop->body, 0, s->j, step, "this step");
+    load_keys(s, &loop->body, 1, s->j, step, "this step");
 }
 
 static void first_key(Specialise *s, Block *to) {
-    if (s->overlap) load_keys(s, to, 0, ag_spz_op(s, OP_SUB, s->k->hi, ag_spz_num(s, 1)), s->base ? s->base : ag_spz_num(s, 0));
+    if (s->overlap) load_keys(s, to, 0, ag_spz_op(s, OP_SUB, s->k->hi, ag_spz_num(s, 1)), s->base ? s->base : ag_spz_num(s, 0), "the first step");
 }
 
 static void load_walk(Specialise *s, Block *to, const Outline *o) {
@@ -516,33 +540,34 @@ static void load_walk(Specialise *s, Block *to, const Outline *o) {
     ag_spz_append(s, to, &o->once, 0);
     Walk w = begin_walk(s, to);
     if (s->chained) {
-        Rename x = copy_scalars(s, to, &o->tile, w.tile, "first", false);
-        publish(s, to, w.tile, s->round, &x, 0);
+        Rename x = copy_scalars(s, to, &o->tile, w.tile, "first", false, "---- where the first tile is");
+        publish(s, to, w.tile, s->round, &x, 0, "the first tile");
     }
     Block *in = while_tiles(s, to, below_tiles(s, w, w.tile));
     for (const Ins *i = o->tile.first; i; i = i->next)
         if (i->op == TI_LET) add(in, ag_ins_clone(s->k, i))->e[0] = renamed(&(Rename){s, w.tile, NULL}, i->e[0]);
+    head(in, NULL, "---- where the tile is, and which keys it needs");
     Ref next = ag_spz_let(s, in, "next", s->dynamic ? w.tile : ag_spz_op(s, OP_ADD, w.tile, leaf(s, OP_BLOCKS)), NULL),
         more = below_tiles(s, w, next);
     if (s->dynamic) {
         int v = s->k->nodes.n[next].index;
         s->k->val[v].varies = true;
         Ins *fetch = add(&early, ag_ins(s->k, TI_FETCH, v));
-        fetch->note = "late, so that the longest tiles still go first; not too late, so that Q is there in time";
+        fetch->note = "---- the next tile: late, so that the longest tiles still go first; not too late, so that Q is there in time";
     }
     if (s->chained) {
-        Rename x = copy_scalars(s, &early, &o->tile, next, "next", false);
+        Rename x = copy_scalars(s, &early, &o->tile, next, "next", false, s->dynamic ? NULL : "---- the next tile");
         Ref round = ag_spz_let(s, &early, "next_round", ag_spz_op(s, OP_ADD, s->round, ag_spz_num(s, 1)), NULL);
-        publish(s, &early, next, round, &x, more);
+        publish(s, &early, next, round, &x, more, "the next tile");
     }
     first_key(s, in);
-    if (!s->chained) publish(s, in, w.tile, s->round, NULL, 0);
+    if (!s->chained) publish(s, in, w.tile, s->round, NULL, 0, "the tile");
     load_loop(s, in, &early);
     count_tile(s, in);
     ag_spz_set(s, in, w.tile, next);
-    if (!s->chained && s->dynamic) put_end(s, to, room_for_query(s, to, s->round));
+    if (!s->chained && s->dynamic) put_end(s, to, room_for_query(s, to, s->round, "---- the end"));
     if (!s->dynamic) return;
-    Ins *last = ag_spz_put(s, to, TI_IF, "the last fetch of the launch puts the counter back");
+    Ins *last = ag_spz_put(s, to, TI_IF, "---- the last fetch of the launch puts the counter back");
     last->e[0] = ag_spz_op(s, OP_EQ, w.tile, ag_spz_op(s, OP_SUB, ag_spz_op(s, OP_ADD, leaf(s, OP_BLOCKS), w.tiles), ag_spz_num(s, 1)));
     ag_spz_put(s, &last->body, TI_RESET, NULL);
 }
@@ -557,6 +582,6 @@ void ag_spz_load(Specialise *s, Role *load) {
     for (const Ins *i = o.tile.first; i; i = i->next)
         if (i->op == TI_LET) add(&load->body, ag_ins_clone(s->k, i));
     first_key(s, &load->body);
-    load_tile(s, &load->body, &s->query, ag_spz_num(s, 0), NULL, 0);
+    load_tile(s, &load->body, &s->query, ag_spz_num(s, 0), NULL, 0, "---- Q");
     load_loop(s, &load->body, &none);
 }

@@ -42,7 +42,8 @@ void ag_tiler_block(Tiler *t) {
     Ref bm = num(t, tile_field(k, F_TILE_M)), place[AX_COUNT] = {0};
     Ref tiles_m = op2(t, OP_CEILDIV, size(t, SZ_SQ), bm);
     k->blocks = op2(t, OP_MUL, op2(t, OP_MUL, tiles_m, size(t, SZ_HQ)), size(t, SZ_B));
-    int tiles = ag_tiler_let(t, t->pre, "tiles_m", tiles_m, "---- the tile of this block");
+    int tiles = ag_tiler_let(t, t->pre, "tiles_m", tiles_m,
+                             tile_field(k, F_PERSISTENT) == PERSISTENT_NONE ? "---- the tile of this block" : "---- how tiles are numbered");
     if (tile_field(k, F_GROUP_MB) > 0)
         decode_grouped(t, val(t, tiles), place);
     else

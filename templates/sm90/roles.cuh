@@ -19,7 +19,7 @@ LEAF void warpgroup_sync() { asm volatile("bar.sync %0, 128;" ::"r"(1 + (int)thr
 LEAF void take_turn() { asm volatile("bar.sync %0, 256;" ::"r"(4 + (int)threadIdx.x / 128) : "memory"); }
 
 //@ leaf pass_turn needs LEAF
-// The turn of the next of N warpgroups.
+// Gives the turn to the next of N warpgroups, after the last to the first.
 template <int N> LEAF void pass_turn() {
     int next = (int)threadIdx.x / 128 + 1;
     asm volatile("bar.arrive %0, 256;" ::"r"(4 + (next == N ? 0 : next)) : "memory");
@@ -44,5 +44,5 @@ LEAF int warp_row() { return thread_now() / 32 * 16; }
 LEAF int lane_row() { int t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
 
 //@ leaf lane_col needs thread_now
-// And its column.
+// Column of a fragment's first element in this lane.
 LEAF int lane_col() { return thread_now() % 4 * 2; }

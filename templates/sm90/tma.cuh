@@ -14,7 +14,7 @@ template <int ROWS, int D> LEAF void tma_tile(u32 dst, const TMap &map, u32 bar,
 }
 
 //@ leaf tma_panels needs types LEAF TMap
-// The same in one copy, for a tensor whose rows are whole panels.
+// One thread starts the copy of a tile of a tensor whose rows are whole panels of 64 channels; rows past its end become zeros. The bytes count for the mbarrier.
 LEAF void tma_panels(u32 dst, const TMap &map, u32 bar, int row, int head, int batch) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %3, %5, %6}], [%2];" ::"r"(dst), "l"(&map),
                  "r"(bar), "r"(0), "r"(row), "r"(head), "r"(batch)

@@ -20,7 +20,7 @@ template <int N> LEAF void pin(u32 (&x)[1][N][4]) { UNROLL for (int n = 0; n < N
 LEAF u64 desc_k_major(u32 addr) { return (u64)(0x40000000u | (1024 >> 4)) << 32 | (addr & 0x3ffff) >> 4; }
 
 //@ leaf desc_mn_major needs types LEAF
-// The same for an operand whose rows are what is summed over; panel_bytes: rows * 128.
+// Descriptor of an operand whose rows are what is summed over, in such panels of panel_bytes, which is rows * 128.
 LEAF u64 desc_mn_major(u32 addr, u32 panel_bytes) { return (u64)(0x40000000u | (1024 >> 4)) << 32 | panel_bytes >> 4 << 16 | (addr & 0x3ffff) >> 4; }
 
 //@ leaf step_k_major needs types LEAF

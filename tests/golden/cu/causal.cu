@@ -61,7 +61,7 @@ LEAF int warp_row() { return thread_now() / 32 * 16; }
 // Row of a fragment's first element in this lane.
 LEAF int lane_row() { int t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
 
-// And its column.
+// Column of a fragment's first element in this lane.
 LEAF int lane_col() { return thread_now() % 4 * 2; }
 
 // Smallest integer >= a / b, for b > 0.
