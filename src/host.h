@@ -33,9 +33,9 @@ bool ag_visible(const Spec *spec, const HostCall *call, int64_t b, int64_t h, in
 Scalar ag_ast_eval(const Spec *spec, const HostCall *call, const Ast *e, int64_t b, int64_t h, int64_t qpos, int64_t k, double s);
 
 /* ---- compare.c: DESIGN's tolerance */
-/* How far O may be off, by numerics class: `naive` times the naive error, and `half_ulps` of the row's largest output; LSE within 1e-4 in every class. */
+/* How far O may be off, by numerics class: `naive` times the naive error, and `half_ulps` of the row's largest output; LSE relatively by `lse`. */
 typedef struct ErrorBound {
-    double naive, half_ulps;
+    double naive, half_ulps, lse;
 } ErrorBound;
 ErrorBound ag_error_bound(const char *numerics); /* of a class such as "f32acc-ex2-n64-lazy8" */
 

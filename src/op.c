@@ -82,6 +82,13 @@ static double floor_mod(double a, double b) {
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
+/* Rounded to 11 significant bits. */
+static double eleven_bits(double x) {
+    int e;
+    double m = frexp(x, &e);
+    return ldexp(nearbyint(ldexp(m, 11)), e - 11);
+}
+
 static double eval_float(Op op, double a, double b, double c) {
     switch (op) {
     case OP_ADD: return a + b;
@@ -97,6 +104,7 @@ static double eval_float(Op op, double a, double b, double c) {
     case OP_LOG: return log(a);
     case OP_LOG2: return log2(a);
     case OP_TANH: return tanh(a);
+    case OP_TANHA: return eleven_bits(tanh(a));
     case OP_SIGMOID: return 1 / (1 + exp(-a));
     case OP_SOFTPLUS: return fmax(a, 0) + log1p(exp(-fabs(a)));
     case OP_RELU: return fmax(a, 0);

@@ -101,7 +101,9 @@ static Ref swap_node(void *payload, Ref r) {
     }
     Level own = level_of(n);
     bool worth = ag_op[n->op].arity > 0 && own < t->level && (own == LEVEL_ONCE || n->type == T_FLOAT);
-    return worth ? val(t, materialise_low(t, r, own, NULL)) : 0;
+    if (worth) return val(t, materialise_low(t, r, own, NULL));
+    if (n->op != OP_TANH || tile_field(t->k, F_TANH) == 0) return 0;
+    return ag_node_op(&t->k->nodes, OP_TANHA, ag_node_rebuild(&t->k->nodes, &t->m->nodes, n->arg[0], swap_node, t), 0, 0, n->span);
 }
 
 Ref ag_tiler_expr(Tiler *t, Ref r, Level level) {
@@ -453,6 +455,12 @@ static void describe_tensors(Kernel *k, const Math *m) {
     }
 }
 
+static bool has_tanh(const Math *m) {
+    for (int i = 1; i < m->nodes.len; i++)
+        if (m->nodes.n[i].op == OP_TANH) return true;
+    return false;
+}
+
 /* Math IR -> Tile IR        needs stream, range, axes   makes tiled */
 void ag_pass_tile(Fn *fn) {
     const Math *m = fn->math;
@@ -464,11 +472,12 @@ void ag_pass_tile(Fn *fn) {
     k->role[0] = (Role){.name = "all", .warps = (int)tile_field(k, F_WARPS)};
     k->threads = 32 * k->role[0].warps;
     k->per_sm = (int)tile_field(k, F_PER_SM);
-    k->numerics = ag_fmt(fn->d->arena, "f32acc-ex2-n%d%s", (int)tile_field(k, F_TILE_N),
+    k->numerics = ag_fmt(fn->d->arena, "f32acc-ex2-n%d%s%s", (int)tile_field(k, F_TILE_N),
                          tile_field(k, F_RESCALE) == 1   ? "-lazy8"
                          : tile_field(k, F_SOFTMAX) == 0 ? ""
                          : fn->spec->dtype == DT_F16     ? "-spec14"
-                                                         : "-spec40");
+                                                         : "-spec40",
+                         tile_field(k, F_TANH) && has_tanh(m) ? "-tanh11" : "");
     Ref one = ag_node_float(&fn->math->nodes, 1.0);
     Ins *loop = ag_ins(k, TI_LOOP, -1);
     Block post = {0};

@@ -18,7 +18,7 @@ import time
 B, H, S, LIMIT_S = 1, 16, 4096, 10.0
 BREAKS = [  # the line that is replaced, once; by what; the line that is to be printed
     (r"^ *mbar_release\(K_empty.*;$", "", r"role (load|math), thread \d+: K_(empty|full)\["),
-    (r"^ *tma_(tile<\d+, \d+>|panels)\(K .*;$", "return;", r"role math, thread \d+: K_full\["),
+    (r"^ *tma_(tile<\d+, \d+>|panels)\(K .*;$", "return;", r"role math, thread \d+: [KQ]_full\["),  # Q, where K of a tile is loaded first
 ]
 
 

@@ -50,6 +50,10 @@ LEAF float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 // log(1 + e^x), without overflow.
 LEAF float softplus(float x) { return fmaxf(x, 0.f) + log1pf(expf(-fabsf(x))); }
 
+//@ leaf tanh_approx needs LEAF
+// tanh(x) in one instruction, relative error up to 2^-11.
+LEAF float tanh_approx(float x) { float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+
 //@ leaf tanh_exp2 needs LEAF exp2_approx
 // tanh(x), absolute error below 2^-22: what a score needs. Two special-function instructions and no branch; tanhf has about 30 instructions.
 LEAF float tanh_exp2(float x) { return 1.f - __fdividef(2.f, 1.f + exp2_approx(x * 2.88539008f)); }

@@ -49,7 +49,8 @@ static void test_print(void **state) {
            "  group_mb: 32              # rule: tiles differ in length, so heads are walked together; 32 MB of K and V stay in L2\n"
            "  ctas_per_sm: 1            # default\n"
            "numerics:\n"
-           "  rescale: always           # default\n");
+           "  rescale: always           # default\n"
+           "  tanh: exact               # default\n");
     prints(HEAD "name: x-1.b\nnotes: \"a \\\"b\\\" \\\\ \\n\\x1b \\u2028 \\u20ac\"\ntarget: {arch: [sm_90, sm_80]}\napplies_to: {head_dim: {min: 3, "
                 "max: 64}}\n"
                 "tile: {m: auto, n: 32}\nmma: {q_operand: auto}\nroles: {warps: 2}\nstaging: {k: {stages: 2}, v: {stages: 2}}\npipeline: {acquire: "
@@ -90,7 +91,8 @@ static void test_print(void **state) {
            "  group_mb: 0               # rule: grid.order does not begin with m, so heads are not walked tile by tile\n"
            "  ctas_per_sm: 1            # default\n"
            "numerics:\n"
-           "  rescale: lazy             # file\n");
+           "  rescale: lazy             # file\n"
+           "  tanh: exact               # default\n");
 }
 
 static void test_print_reads_back(void **state) {

@@ -56,6 +56,7 @@ static void test_print(void **state) {
            "  ctas_per_sm: 1            # default\n"
            "numerics:\n"
            "  rescale: always           # default\n"
+           "  tanh: exact               # default\n"
            "  softmax: exact            # default\n");
     prints(WGMMA "tile: {m: auto, n: 64}\nroles: {consumer: {warpgroups: 3, regs: 128}}\nstaging: {k: {stages: 3}, o: {store: direct}}\n"
                  "pipeline: {overlap: false}\nloop: {form: peeled, direction: forward}\n",
@@ -102,6 +103,7 @@ static void test_print(void **state) {
            "  ctas_per_sm: 1            # default\n"
            "numerics:\n"
            "  rescale: always           # default\n"
+           "  tanh: exact               # default\n"
            "  softmax: exact            # default\n");
 }
 
@@ -369,7 +371,7 @@ static void test_shipped_fit(void **state) {
             n += status == ATTNGEN_OK;
         }
     }
-    assert_int_equal(n, 3 * 256 + 64 + 64 + 32); /* the default, an exact one, and one that compiles fast; to 64 one for few queries; two wide ones */
+    assert_int_equal(n, 3 * 256 + 64 + 64 + 32 + 64); /* the default, an exact one, one that compiles fast; to 64 one for few queries; two wide ones; one with a fast tanh */
 }
 
 int main(void) {

@@ -20,6 +20,7 @@
 //   grid.group_mb              32
 //   grid.ctas_per_sm           2
 //   numerics.rescale           lazy
+//   numerics.tanh              exact
 //   grid.order                 m h b
 //   numerics class             f32acc-ex2-n64-lazy8
 //
