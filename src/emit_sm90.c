@@ -99,7 +99,8 @@ void ag_emit_async_mma(Emit *e, const Ins *i) {
 
 void ag_emit_stage_panels(Emit *e, const Ins *i) {
     const Val *v = &e->k->val[i->dst];
-    ag_emit_line(e, "stage_panels<%s, %d, 0, %d>(%s, warp_row(), %s);", e->elem, v->rows, v->cols / 8, ag_emit_stage(e, i->dst, i->e[0]), name(e, i->a));
+    ag_emit_line(e, "stage_panels<%s, %d, 0, %d>(%s, warp_row(), %s);", e->elem, v->rows, v->cols / 8, ag_emit_stage(e, i->dst, i->e[0]),
+                 name(e, i->a));
 }
 
 void ag_emit_store_panels(Emit *e, const Ins *i) {
