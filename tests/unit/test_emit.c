@@ -60,13 +60,17 @@ static const Change mma_sync_change[] = {
     {F_PER_SM, 2, F_PER_SM, 2},       {F_RESCALE, 1, F_RESCALE, 1},     {F_TANH, 1, F_TANH, 1},
 };
 static const Change wgmma_change[] = {
-    {F_TILE_M, 192, F_CONSUMERS, 3},      {F_TILE_N, 32, F_TILE_N, 32},       {F_CONSUMERS, 3, F_TILE_M, 192},
-    {F_REGS_MATH, 144, F_REGS_MATH, 144}, {F_REGS_LOAD, 24, F_REGS_LOAD, 24}, {F_Q_STAGES, 2, F_Q_STAGES, 2},
-    {F_K_STAGES, 3, F_K_STAGES, 3},       {F_V_STAGES, 3, F_V_STAGES, 3},     {F_O_STORE, 1, F_O_STORE, 1},
-    {F_O_STORE, 2, F_O_STORE, 2},         {F_OVERLAP, 0, F_OVERLAP, 0},       {F_TURNS, 1, F_TURNS, 1},
-    {F_LOOP_FORM, 1, F_LOOP_FORM, 1},     {F_DIRECTION, 1, F_OVERLAP, 0},     {F_LONGEST, 1, F_LONGEST, 1},
-    {F_GROUP_MB, 1, F_GROUP_MB, 1},       {F_PERSISTENT, 0, F_PERSISTENT, 0}, {F_PERSISTENT, 1, F_PERSISTENT, 1},
-    {F_FETCH_AHEAD, 3, F_FETCH_AHEAD, 3}, {F_SOFTMAX, 1, F_SOFTMAX, 1},       {F_P_OPERAND, 1, F_P_OPERAND, 1},     {F_TANH, 1, F_TANH, 1},
+    {F_TILE_M, 192, F_CONSUMERS, 3},      {F_TILE_N, 32, F_TILE_N, 32},
+    {F_CONSUMERS, 3, F_TILE_M, 192},      {F_REGS_MATH, 144, F_REGS_MATH, 144},
+    {F_REGS_LOAD, 24, F_REGS_LOAD, 24},   {F_Q_STAGES, 2, F_Q_STAGES, 2},
+    {F_K_STAGES, 3, F_K_STAGES, 3},       {F_V_STAGES, 3, F_V_STAGES, 3},
+    {F_O_STORE, 1, F_O_STORE, 1},         {F_O_STORE, 2, F_O_STORE, 2},
+    {F_OVERLAP, 0, F_OVERLAP, 0},         {F_TURNS, 1, F_TURNS, 1},
+    {F_LOOP_FORM, 1, F_LOOP_FORM, 1},     {F_DIRECTION, 1, F_OVERLAP, 0},
+    {F_LONGEST, 1, F_LONGEST, 1},         {F_GROUP_MB, 1, F_GROUP_MB, 1},
+    {F_PERSISTENT, 0, F_PERSISTENT, 0},   {F_PERSISTENT, 1, F_PERSISTENT, 1},
+    {F_FETCH_AHEAD, 3, F_FETCH_AHEAD, 3}, {F_SOFTMAX, 1, F_SOFTMAX, 1},
+    {F_P_OPERAND, 1, F_P_OPERAND, 1},     {F_TANH, 1, F_TANH, 1},
 };
 
 static void must_be_right_on_small_shapes(const Compilation *c) {

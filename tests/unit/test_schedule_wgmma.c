@@ -371,7 +371,9 @@ static void test_shipped_fit(void **state) {
             n += status == ATTNGEN_OK;
         }
     }
-    assert_int_equal(n, 3 * 256 + 64 + 64 + 32 + 64); /* the default, an exact one, one that compiles fast; to 64 one for few queries; two wide ones; one with a fast tanh */
+    assert_int_equal(n,
+                     3 * 256 + 64 + 64 + 32 +
+                         64); /* the default, an exact one, one that compiles fast; to 64 one for few queries; two wide ones; one with a fast tanh */
 }
 
 int main(void) {
