@@ -118,6 +118,22 @@ static void test_every_field(void **state) {
 }
 
 /* Parts of whole panels of 64 columns: more than there are panels make no difference. */
+/* The class of a kernel says how coarse its tanh is, if it has one. */
+static void test_tanh(void **state) {
+    (void)state;
+    Schedule s = rich_schedule();
+    s.f[F_TANH].v = 1;
+    Compilation *c = emit(SPEC, &s), *without = emit("attention: plain\nmask: k <= q\n", &s);
+    assert_non_null(strstr(c->numerics, "-tanh11"));
+    assert_non_null(strstr(code_of(c), "tanh_approx("));
+    assert_null(strstr(code_of(c), "tanh_exp2("));
+    assert_true(ag_error_bound(c->numerics).lse == 0x1p-11);
+    assert_null(strstr(without->numerics, "-tanh11"));
+    assert_true(ag_error_bound(without->numerics).lse == 1e-4);
+    ag_compilation_free(c);
+    ag_compilation_free(without);
+}
+
 static void test_parts(void **state) {
     (void)state;
     static const int Dv[] = {64, 72, 128, 200, 256};
@@ -404,6 +420,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_field),
         cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_tanh),
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_closed_schedule),
         cmocka_unit_test(test_same_in_every_context),
