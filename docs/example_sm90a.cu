@@ -161,10 +161,10 @@ LEAF void mbar_release(u32 bar) {
 LEAF int thread_now() { int x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return x; }
 
 // Row of a fragment's first element in this lane.
-LEAF int lane_row() { int t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
+LEAF int row_of_lane() { int t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
 
 // Column of a fragment's first element in this lane.
-LEAF int lane_col() { return thread_now() % 4 * 2; }
+LEAF int col_of_lane() { return thread_now() % 4 * 2; }
 
 // The maximum over the 4 lanes of a quad: they hold one row of an mma fragment.
 LEAF float quad_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }
@@ -219,7 +219,7 @@ template <class T, int ROWS, int D, int N> LEAF void mma_panels(float (&c)[1][N]
 }
 
 // The first of the warp's 16 query rows in the tile.
-LEAF int warp_row() { return thread_now() / 32 * 16; }
+LEAF int row_of_warp() { return thread_now() / 32 * 16; }
 
 // The sum over the 4 lanes of a quad, the same bits in all four.
 LEAF float quad_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
@@ -523,8 +523,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
         // hidden keys get -inf
         if (j_hi - 1 >= j_plain_hi) {
             UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                const int q = q0 + lane_row() + mi * 16 + r * 8;
-                const int k0 = (j_hi - 1) * 128 + lane_col(); // the lane's first key
+                const int q = q0 + row_of_lane() + mi * 16 + r * 8;
+                const int k0 = (j_hi - 1) * 128 + col_of_lane(); // the lane's first key
                 const int t69 = min(q + 1, args.Sk) - k0;
                 UNROLL for (int ni = 0; ni < 16; ni++) {
                     S[mi][ni][2 * r] = (ni * 8 < t69) ? S[mi][ni][2 * r] : NEG_INF;
@@ -586,8 +586,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
             mbar_release(K_empty + rem(step, 2) * 8);
             // hidden keys get -inf
             UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                const int q = q0 + lane_row() + mi * 16 + r * 8;
-                const int k0 = j * 128 + lane_col(); // the lane's first key
+                const int q = q0 + row_of_lane() + mi * 16 + r * 8;
+                const int k0 = j * 128 + col_of_lane(); // the lane's first key
                 const int t69 = min(q + 1, args.Sk) - k0;
                 UNROLL for (int ni = 0; ni < 16; ni++) {
                     S[mi][ni][2 * r] = (ni * 8 < t69) ? S[mi][ni][2 * r] : NEG_INF;
@@ -684,7 +684,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
                 any284 |= !(step_sum[mi][r] < 1.0995116e+12f);
             }
             if (__any_sync(~0u, any284)) {
-                mma_panels<bf16, 128, 128>(S, Q + rem(round, 2) * Q_BYTES, warp_row(), K + rem(step, 2) * K_BYTES);
+                mma_panels<bf16, 128, 128>(S, Q + rem(round, 2) * Q_BYTES, row_of_warp(), K + rem(step, 2) * K_BYTES);
                 // ---- new maxima, and what older sums are worth under them
                 UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
                     float x = mx[mi][r];
@@ -795,7 +795,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
                 }
             // until the tile before has left O
             tma_store_wait();
-            stage_panels<bf16, 128, 0, 16>(O, warp_row(), acc);
+            stage_panels<bf16, 128, 0, 16>(O, row_of_warp(), acc);
             async_proxy_fence();
             warpgroup_sync();
             if (threadIdx.x % 128 == 0) tma_store<128, 128>(args.o_map, O, warpgroup_row, row0, h, b);
@@ -804,7 +804,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
                 lse[mi][r] = (mx[mi][r] * c0 + log2_approx(den_total[mi][r])) * 0.6931472f;
             if (args.lse && threadIdx.x % 4 == 0)
                 UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                    const int row = row0 + lane_row() + mi * 16 + r * 8;
+                    const int row = row0 + row_of_lane() + mi * 16 + r * 8;
                     if (row < args.Sq) args.lse[b * args.lse_b + h * args.lse_h + row * args.lse_s] = lse[mi][r];
                 }
             // ---- the next tile takes over, with its first scores
@@ -850,7 +850,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
                 }
             // until the tile before has left O
             tma_store_wait();
-            stage_panels<bf16, 128, 0, 16>(O, warp_row(), acc);
+            stage_panels<bf16, 128, 0, 16>(O, row_of_warp(), acc);
             async_proxy_fence();
             warpgroup_sync();
             if (threadIdx.x % 128 == 0) tma_store<128, 128>(args.o_map, O, warpgroup_row, row0, h, b);
@@ -859,7 +859,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
                 lse[mi][r] = (mx[mi][r] * c0 + log2_approx(den_total[mi][r])) * 0.6931472f;
             if (args.lse && threadIdx.x % 4 == 0)
                 UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                    const int row = row0 + lane_row() + mi * 16 + r * 8;
+                    const int row = row0 + row_of_lane() + mi * 16 + r * 8;
                     if (row < args.Sq) args.lse[b * args.lse_b + h * args.lse_h + row * args.lse_s] = lse[mi][r];
                 }
         }

@@ -218,8 +218,8 @@ void ag_emit(Buf *out, const Kernel *k) {
     Emit e = {.k = k,
               .out = &body,
               .elem = ag_dtype_name[k->spec->dtype],
-              .lane_row = k->nrole > 1 ? "lane_row()" : "lane_row",
-              .lane_col = k->nrole > 1 ? "lane_col()" : "lane_col"};
+              .lane_row = k->nrole > 1 ? "row_of_lane()" : "lane_row",
+              .lane_col = k->nrole > 1 ? "col_of_lane()" : "lane_col"};
     e.declared = NEWN(k->arena, bool, (size_t)k->nval + 1);
     argument_struct(&e);
     kernel(&e);

@@ -184,7 +184,7 @@ static void emit_mma(Emit *e, const Ins *i) {
     const Val *d = val(e, i->dst), *a = val(e, i->a), *b = val(e, i->b);
     e->mma_sync = true;
     if (a->panels) { /* one warp by itself, beside the asynchronous ones */
-        ag_emit_line(e, "mma_panels<%s, %d, %d>(%s, %s, warp_row(), %s);", e->elem, a->rows, a->cols, d->name.s, ag_emit_stage(e, i->a, i->e[1]),
+        ag_emit_line(e, "mma_panels<%s, %d, %d>(%s, %s, row_of_warp(), %s);", e->elem, a->rows, a->cols, d->name.s, ag_emit_stage(e, i->a, i->e[1]),
                      ag_emit_stage(e, i->b, i->e[0]));
         return;
     }

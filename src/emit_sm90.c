@@ -99,7 +99,7 @@ void ag_emit_async_mma(Emit *e, const Ins *i) {
 
 void ag_emit_stage_panels(Emit *e, const Ins *i) {
     const Val *v = &e->k->val[i->dst];
-    ag_emit_line(e, "stage_panels<%s, %d, 0, %d>(%s, warp_row(), %s);", e->elem, v->rows, v->cols / 8, ag_emit_stage(e, i->dst, i->e[0]),
+    ag_emit_line(e, "stage_panels<%s, %d, 0, %d>(%s, row_of_warp(), %s);", e->elem, v->rows, v->cols / 8, ag_emit_stage(e, i->dst, i->e[0]),
                  name(e, i->a));
 }
 
@@ -111,8 +111,8 @@ void ag_emit_store_panels(Emit *e, const Ins *i) {
         int cols = t->cols - col < v->cols ? t->cols - col : v->cols;
         const char *from = col ? ag_fmt(e->k->arena, " + %d * args.%s_d", col, n).s : "";
         if (col) ag_emit_line(e, "__syncwarp();");
-        ag_emit_line(e, "stage_panels<%s, %d, %d, %d>(%s, warp_row(), %s);", e->elem, v->rows, col / 8, v->cols / 8, name(e, i->b), name(e, i->a));
-        ag_emit_line(e, "store_panels<%d, %d>(%s_head + (i64)%s * args.%s_s%s, args.%s_s, args.%s_d, %s, warp_row(), %s - %s, args.vec & %d);",
+        ag_emit_line(e, "stage_panels<%s, %d, %d, %d>(%s, row_of_warp(), %s);", e->elem, v->rows, col / 8, v->cols / 8, name(e, i->b), name(e, i->a));
+        ag_emit_line(e, "store_panels<%d, %d>(%s_head + (i64)%s * args.%s_s%s, args.%s_s, args.%s_d, %s, row_of_warp(), %s - %s, args.vec & %d);",
                      v->rows, cols, n, row, n, from, n, n, name(e, i->b), rows, row, 1 << i->n);
     }
 }
@@ -120,7 +120,7 @@ void ag_emit_store_panels(Emit *e, const Ins *i) {
 void ag_emit_store_tma(Emit *e, const Ins *i) {
     const KernelTensor *t = &e->k->tensor[i->n];
     const Val *v = &e->k->val[i->b];
-    ag_emit_line(e, "stage_panels<%s, %d, 0, %d>(%s, warp_row(), %s);", e->elem, v->rows, v->cols / 8, name(e, i->b), name(e, i->a));
+    ag_emit_line(e, "stage_panels<%s, %d, 0, %d>(%s, row_of_warp(), %s);", e->elem, v->rows, v->cols / 8, name(e, i->b), name(e, i->a));
     ag_emit_line(e, "async_proxy_fence();");
     ag_emit_line(e, "warpgroup_sync();");
     ag_emit_line(e, "if (threadIdx.x %% 128 == 0) tma_store<%d, %d>(args.%s_map, %s, warpgroup_row, %s, %s, %s);", v->rows, t->cols, t->name,

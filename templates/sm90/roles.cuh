@@ -35,14 +35,14 @@ LEAF void first_turn() {
 // threadIdx.x, read again at each use: what follows from it lives in no register between uses (D 64 with three warpgroups: 4 bytes spilled instead of 36).
 LEAF int thread_now() { int x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return x; }
 
-//@ leaf warp_row needs thread_now
+//@ leaf row_of_warp needs thread_now
 // The first of the warp's 16 query rows in the tile.
-LEAF int warp_row() { return thread_now() / 32 * 16; }
+LEAF int row_of_warp() { return thread_now() / 32 * 16; }
 
-//@ leaf lane_row needs thread_now
+//@ leaf row_of_lane needs thread_now
 // Row of a fragment's first element in this lane.
-LEAF int lane_row() { int t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
+LEAF int row_of_lane() { int t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
 
-//@ leaf lane_col needs thread_now
+//@ leaf col_of_lane needs thread_now
 // Column of a fragment's first element in this lane.
-LEAF int lane_col() { return thread_now() % 4 * 2; }
+LEAF int col_of_lane() { return thread_now() % 4 * 2; }

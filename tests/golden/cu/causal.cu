@@ -52,18 +52,6 @@ LEAF u32 smem_addr(const void *p) {
     return (u32)addr;
 }
 
-// threadIdx.x, read again at each use: what follows from it lives in no register between uses (D 64 with three warpgroups: 4 bytes spilled instead of 36).
-LEAF int thread_now() { int x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return x; }
-
-// The first of the warp's 16 query rows in the tile.
-LEAF int warp_row() { return thread_now() / 32 * 16; }
-
-// Row of a fragment's first element in this lane.
-LEAF int lane_row() { int t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
-
-// Column of a fragment's first element in this lane.
-LEAF int lane_col() { return thread_now() % 4 * 2; }
-
 // Smallest integer >= a / b, for b > 0.
 LEAF int ceil_div(int a, int b) { return a / b + (a % b > 0); }
 
