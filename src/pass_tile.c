@@ -101,9 +101,24 @@ static Ref swap_node(void *payload, Ref r) {
     }
     Level own = level_of(n);
     bool worth = ag_op[n->op].arity > 0 && own < t->level && (own == LEVEL_ONCE || n->type == T_FLOAT);
-    if (worth) return val(t, materialise_low(t, r, own, NULL));
-    if (n->op != OP_TANH || tile_field(t->k, F_TANH) == 0) return 0;
-    return ag_node_op(&t->k->nodes, OP_TANHA, ag_node_rebuild(&t->k->nodes, &t->m->nodes, n->arg[0], swap_node, t), 0, 0, n->span);
+    return worth ? val(t, materialise_low(t, r, own, NULL)) : 0;
+}
+
+/* e with `to` in place of every `from`.  Operands have smaller indices, so each node is done once however often it is used. */
+static Ref replace_op(Nodes *p, Ref e, Op from, Op to) {
+    bool *wanted = NEWN(p->arena, bool, (size_t)e + 1);
+    Ref *now = NEWN(p->arena, Ref, (size_t)e + 1);
+    wanted[e] = true;
+    for (Ref x = e; x > 0; x--)
+        for (int i = 0; wanted[x] && i < ag_op[p->n[x].op].arity; i++) wanted[p->n[x].arg[i]] = true;
+    for (Ref x = 1; x <= e; x++) {
+        if (!wanted[x]) continue;
+        Node n = p->n[x];
+        for (int i = 0; i < ag_op[n.op].arity; i++) n.arg[i] = now[n.arg[i]];
+        if (n.op == from) n.op = to;
+        now[x] = ag_node_intern(p, n);
+    }
+    return now[e];
 }
 
 Ref ag_tiler_expr(Tiler *t, Ref r, Level level) {
@@ -112,7 +127,7 @@ Ref ag_tiler_expr(Tiler *t, Ref r, Level level) {
     /* the root itself is what is being computed: only what is below it may be taken from elsewhere, unless it is held */
     Ref e = ag_node_rebuild(&t->k->nodes, &t->m->nodes, r, swap_node, t);
     t->level = outer;
-    return e;
+    return t->coarse_tanh ? replace_op(&t->k->nodes, e, OP_TANH, OP_TANHA) : e;
 }
 
 /* Does computing `root` read what holds `node` now?  Stops at nodes that are held. */
@@ -455,10 +470,15 @@ static void describe_tensors(Kernel *k, const Math *m) {
     }
 }
 
-static bool has_tanh(const Math *m) {
-    for (int i = 1; i < m->nodes.len; i++)
-        if (m->nodes.n[i].op == OP_TANH) return true;
-    return false;
+/* Names what decides about rounding. */
+static Str numerics_class(const Kernel *k) {
+    bool coarse = false;
+    for (Ref i = 1; i < k->nodes.len; i++) coarse |= k->nodes.n[i].op == OP_TANHA;
+    const char *softmax = tile_field(k, F_RESCALE) == 1   ? "-lazy8"
+                          : tile_field(k, F_SOFTMAX) == 0 ? ""
+                          : k->spec->dtype == DT_F16      ? "-spec14"
+                                                          : "-spec40";
+    return ag_fmt(k->arena, "f32acc-ex2-n%d%s%s", (int)tile_field(k, F_TILE_N), softmax, coarse ? "-tanh11" : "");
 }
 
 /* Math IR -> Tile IR        needs stream, range, axes   makes tiled */
@@ -472,12 +492,6 @@ void ag_pass_tile(Fn *fn) {
     k->role[0] = (Role){.name = "all", .warps = (int)tile_field(k, F_WARPS)};
     k->threads = 32 * k->role[0].warps;
     k->per_sm = (int)tile_field(k, F_PER_SM);
-    k->numerics = ag_fmt(fn->d->arena, "f32acc-ex2-n%d%s%s", (int)tile_field(k, F_TILE_N),
-                         tile_field(k, F_RESCALE) == 1   ? "-lazy8"
-                         : tile_field(k, F_SOFTMAX) == 0 ? ""
-                         : fn->spec->dtype == DT_F16     ? "-spec14"
-                                                         : "-spec40",
-                         tile_field(k, F_TANH) && has_tanh(m) ? "-tanh11" : "");
     Ref one = ag_node_float(&fn->math->nodes, 1.0);
     Ins *loop = ag_ins(k, TI_LOOP, -1);
     Block post = {0};
@@ -499,6 +513,7 @@ void ag_pass_tile(Fn *fn) {
     loop->e[0] = down ? k->hi : k->lo;
     loop->e[1] = down ? k->lo : k->hi;
     ag_tiler_guard(&t);
+    t.coarse_tanh = tile_field(k, F_TANH) == 1; /* not in the mask, where it would show and hide other keys */
     build_step(&t);
     ag_block_append(t.pre, loop);
     build_outputs(&t);
@@ -507,4 +522,5 @@ void ag_pass_tile(Fn *fn) {
         ag_block_remove(&post, i);
         ag_block_append(t.pre, i);
     }
+    k->numerics = numerics_class(k);
 }

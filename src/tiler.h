@@ -20,8 +20,9 @@ typedef struct Tiler {
     int ntodo;
     int shared[TEN_COUNT]; /* per tensor: its shared tile, -1 */
     int b, h, g, row0, q0, q_last, j;
-    Ref one;         /* Math node 1.0 */
-    int nonce, nrow; /* counters for names */
+    bool coarse_tanh; /* expressions get OP_TANHA for OP_TANH */
+    Ref one;          /* Math node 1.0 */
+    int nonce, nrow;  /* counters for names */
 } Tiler;
 
 /* ---- builders */

@@ -506,6 +506,14 @@ static void test_eval_floats(void **state) {
     expect_float_op(OP_EXP2, -INFINITY, 0, 0);
     expect_float_op(OP_SUB, INFINITY, INFINITY, NAN);
 
+    expect_float_op(OP_TANHA, 0, 0, 0);
+    expect_float_op(OP_TANHA, 20, 0, 1);
+    expect_float_op(OP_TANHA, -INFINITY, 0, -1);
+    expect_float_op(OP_TANHA, NAN, 0, NAN);
+    expect_float_op(OP_TANHA, 0.5, 0, 1893.0 / 4096);    /* tanh is 1892.83 / 4096 */
+    expect_float_op(OP_TANHA, -0.25, 0, -1003.0 / 4096); /* 1003.19 */
+    expect_float_op(OP_TANHA, 0x1p-20 * (1 + 0x1p-12), 0, 0x1p-20);
+
     Scalar r, big = {T_FLOAT, {.f = 1e20}}, nan = {T_FLOAT, {.f = NAN}}, i = {T_INT, {.i = 16777217}};
     ag_eval(OP_FLOOR, &big, &r);
     assert_true(r.type == T_INT && r.u.i == INT32_MAX);
