@@ -2,7 +2,7 @@
 """attngen beside PyTorch's FlashAttention 2 and cuDNN, and beside hand-made kernels, in one process on one GPU.
 
     tools/gpu_peers.py [--points all|fast] [--schedule d64=FILE,d128=FILE,d128=FILE2] [--prototypes DIR] [--peers cudnn,fa2] [--rounds 12] [--steady]
-                       [--arch ARCH] [--only TEXT] [--json FILE]
+                       [--arch ARCH] [--dims 64,128,256] [--only TEXT] [--json FILE]
 
 bf16, forward.  16384 tokens, H * D = 2048: S 512 to 16384, D 64, 128, 256, full and causal; and D 128 with 32 and 64 query heads on 8 KV heads, B 4, S 4096
 and B 1, S 16384.  Tensors lie as [B, S, H, D]; attngen writes O and LSE.  `attngen` is the program without a schedule of one's own; each file of --schedule is
@@ -87,9 +87,9 @@ class Point:
         return {key: getattr(self, key) for key in ("name", "D", "B", "S", "Hq", "Hkv", "causal", "flops")}
 
 
-def grid(which):
-    points = [Point(D, TOKENS // S, S, WIDTH // D, WIDTH // D, c) for D in HEAD_DIMS for S in LENGTHS[which] for c in (False, True)]
-    if which == "all":
+def grid(which, dims=HEAD_DIMS):
+    points = [Point(D, TOKENS // S, S, WIDTH // D, WIDTH // D, c) for D in dims for S in LENGTHS[which] for c in (False, True)]
+    if which == "all" and dims == HEAD_DIMS:
         points += [Point(D, B, S, Hq, Hkv, c) for D, Hq, Hkv in GROUPED for B, S in GROUPED_SIZES for c in (False, True)]
     return points
 
@@ -240,13 +240,14 @@ def main():
     parser.add_argument("--steady", action="store_true", help=f"only S {STEADY_S}, back to back, instead of the shuffled race")
     parser.add_argument("--arch", help="target of attngen's kernels, by default that of the GPU")
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--dims", default=",".join(map(str, HEAD_DIMS)), help="head dims, comma-separated")
     parser.add_argument("--only", default="", help="only points with this text in `D 128 S 4096 causal 32/8`")
     parser.add_argument("--json", help="write everything that was measured to this file")
     args, start = parser.parse_args(), time.monotonic()
     own, peers = schedules(args.schedule), [p for p in args.peers.split(",") if p]
     if set(peers) - set(PEERS):
         raise SystemExit(f"--peers takes {', '.join(PEERS)}, not `{args.peers}`")
-    points = [p for p in grid(args.points) if args.only in p.name and (p.S == STEADY_S or not args.steady)]
+    points = [p for p in grid(args.points, tuple(map(int, args.dims.split(",")))) if args.only in p.name and (p.S == STEADY_S or not args.steady)]
     if not points:
         raise SystemExit("no point is left to measure")
     about = machine(attngen.Context(arch=args.arch))
