@@ -7,6 +7,7 @@
 // Schedule
 //   tile.m                     128
 //   tile.n                     128
+//   tile.pack_gqa              false
 //   mma.family                 wgmma
 //   mma.p_operand              regs
 //   roles.consumer.warpgroups  2
@@ -54,7 +55,7 @@ typedef long long i64;
 typedef unsigned long long u64;
 
 // A tensor map as the driver encodes it: (channel, row, head, batch), boxes of 64 channels; or (64 channels, row, panel of 64 channels, head, batch), boxes of all
-// panels. 128-byte swizzle.
+// panels; with packed heads (channel, head, row, batch) or (64 channels, head, row, panel, batch). 128-byte swizzle.
 struct alignas(64) TMap { u64 word[16]; };
 
 // Every leaf is inlined into the kernel.

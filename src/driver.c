@@ -277,16 +277,34 @@ attngen_status ag_driver_launch(Loaded *l, int device, int index, uint32_t block
     return s;
 }
 
+/* One dim of a tensor map: extent, stride in bytes, box. */
+typedef struct MapDim {
+    uint64_t size, stride;
+    unsigned box;
+} MapDim;
+
 static int encode(const CudaApi *cu, const TmapArgs *a, void *map) {
     enum { PANEL = 64, PANEL_BYTES = 128 };
-    const unsigned step[5] = {1, 1, 1, 1, 1}, box[5] = {PANEL, a->box_rows, a->panels ? a->panels : 1, 1, 1};
-    const uint64_t panels[5] = {PANEL, a->dim[1], a->panels, a->dim[2], a->dim[3]},
-                   apart[4] = {a->stride[0], PANEL_BYTES, a->stride[1], a->stride[2]};
+    const unsigned step[5] = {1, 1, 1, 1, 1};
     int type = a->dtype == ATTNGEN_F16 ? CU_TMAP_F16 : CU_TMAP_BF16;
     memset(map, 0, TMAP_BYTES);
     if (!a->data) return 0;
-    return cu->tensor_map(map, type, a->panels ? 5 : 4, a->data, a->panels ? panels : a->dim, a->panels ? apart : a->stride, box, step,
-                          CU_TMAP_NOT_INTERLEAVED, CU_TMAP_SWIZZLE_128B, CU_TMAP_PROMOTE_128B, CU_TMAP_FILL_ZEROS);
+    MapDim channels = {a->panels ? PANEL : a->dim[0], 0, PANEL}, rows = {a->dim[1], a->stride[0], a->box_rows / a->pack},
+           panels = {a->panels, PANEL_BYTES, a->panels}, heads = {a->dim[2], a->stride[1], a->pack}, dim[5] = {channels};
+    unsigned rank = 1, box[5];
+    uint64_t size[5], stride[5];
+    if (a->pack > 1) dim[rank++] = heads;
+    dim[rank++] = rows;
+    if (a->panels) dim[rank++] = panels;
+    if (a->pack == 1) dim[rank++] = heads;
+    dim[rank++] = (MapDim){a->dim[3], a->stride[2], 1};
+    for (unsigned i = 0; i < rank; i++) {
+        size[i] = dim[i].size;
+        stride[i] = dim[i].stride;
+        box[i] = dim[i].box;
+    }
+    return cu->tensor_map(map, type, rank, a->data, size, stride + 1, box, step, CU_TMAP_NOT_INTERLEAVED, CU_TMAP_SWIZZLE_128B, CU_TMAP_PROMOTE_128B,
+                          CU_TMAP_FILL_ZEROS);
 }
 
 /* The driver looks the address up, so it wants a context. */

@@ -59,6 +59,7 @@ const char *ag_emit_text(const Emit *e, Ref r);             /* uniform expressio
 const char *ag_emit_atom(const Emit *e, Ref r);             /* the same, in parentheses unless it is one word */
 const char *ag_emit_stage(const Emit *e, int v, Ref index); /* address of a stage of a shared value */
 void ag_emit_declare(Emit *e, int v);
+const char *ag_emit_rows(const Emit *e, const char *tensor); /* what store leaves take for its rows */
 /* ---- emit_sm90.c: what only the wgmma path has */
 void ag_emit_tma(Emit *e, const Ins *i);
 void ag_emit_barrier(Emit *e, const Ins *i);   /* expect, wait_bar, arrive, warpgroup sync */

@@ -146,6 +146,17 @@ static void emit_fill(Emit *e, const Ins *i) {
             mt, v->cols / 8, v->name.s, x);
 }
 
+/* Position and head of row (mi, r), if the expression asks. */
+static void row_axes(Emit *e, const Ins *i) {
+    int pack = e->k->pack;
+    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q) && pack == 1)
+        ag_emit_line(e, "const int q = %s + %s + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]), e->lane_row);
+    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q) && pack > 1)
+        ag_emit_line(e, "const int q = %s + quot(%s + mi * 16 + r * 8, %d);", ag_emit_text(e, i->e[1]), e->lane_row, pack);
+    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_H))
+        ag_emit_line(e, "const int h = %s + rem(%s + mi * 16 + r * 8, %d);", ag_emit_text(e, i->e[3]), e->lane_row, pack);
+}
+
 /* The name of the flag is that of the instruction's place, so that two in one block differ. */
 static void emit_any(Emit *e, const Ins *i) {
     Names n = {.mi = "mi", .r = "r"};
@@ -154,8 +165,7 @@ static void emit_any(Emit *e, const Ins *i) {
     ag_emit_line(e, "bool any%d = false;", i->e[0]);
     ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", mt);
     e->indent++;
-    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q))
-        ag_emit_line(e, "const int q = %s + %s + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]), e->lane_row);
+    row_axes(e, i);
     ag_emit_shared(e, i->e[0], &n, shared, SHARE_ELEMENT);
     ag_emit_line(e, "any%d |= %s;", i->e[0], expr(e, i->e[0], &n, shared));
     e->indent--;
@@ -169,6 +179,13 @@ static void emit_copy(Emit *e, const Ins *i) {
     const Val *v = val(e, i->dst);
     const KernelTensor *t = &e->k->tensor[i->a];
     const char *row = ag_emit_atom(e, i->e[1]);
+    if (t->rows == SZ_SQ && e->k->pack > 1) {
+        ag_emit_line(e,
+                     "copy_packed<%d, %d, %d, THREADS>(%s, %s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_h, args.%s_d, %s - %s, args.vec & %d);",
+                     v->rows, t->cols, e->k->pack, ag_emit_stage(e, i->dst, i->e[0]), t->name, row, t->name, t->name, t->name, t->name,
+                     ag_emit_text(e, i->e[2]), row, 1 << i->a);
+        return;
+    }
     ag_emit_line(e, "copy_tile<%d, %d, THREADS%s>(%s, %s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s - %s, args.vec & %d);", v->rows,
                  t->cols, e->loops ? "" : ", 4", ag_emit_stage(e, i->dst, i->e[0]), t->name, row, t->name, t->name, t->name, ag_emit_text(e, i->e[2]),
                  row, 1 << i->a);
@@ -209,8 +226,7 @@ static Buf captured(Emit *e, const Ins *i, const Names *n, const char **shared, 
     return b;
 }
 static void row_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
-    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q))
-        ag_emit_line(e, "const int q = %s + %s + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]), e->lane_row);
+    row_axes(e, i);
     if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_K))
         ag_emit_line(e, "const int k0 = %s + %s; // the lane's first key", ag_emit_text(e, i->e[2]), e->lane_col);
     ag_emit_shared(e, i->e[0], n, shared, SHARE_ROW);
@@ -335,6 +351,12 @@ static void emit_total(Emit *e, const Ins *i) {
                  ag_frag_mt(e->k, val(e, i->dst)), name(e, i->dst), name(e, i->a));
 }
 
+/* How the rows of an output lie: by their stride, or packed heads side by side. */
+const char *ag_emit_rows(const Emit *e, const char *n) {
+    if (e->k->pack == 1) return ag_fmt(e->k->arena, "args.%s_s", n).s;
+    return ag_fmt(e->k->arena, "Packed<%d>{args.%s_s, args.%s_h}", e->k->pack, n, n).s;
+}
+
 static void emit_store(Emit *e, const Ins *i) {
     const KernelTensor *t = &e->k->tensor[i->n];
     const Val *v = val(e, i->a);
@@ -342,21 +364,28 @@ static void emit_store(Emit *e, const Ins *i) {
     if (i->b >= 0) {
         ag_emit_line(e, "stage_c<%s, %d>(%s + warp_row * %d, %s);", e->elem, v->cols, name(e, i->b), v->cols * 2, name(e, i->a));
         ag_emit_line(e, "__syncthreads();");
-        ag_emit_line(e, "store_tile<%d, %d, THREADS>(%s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s, %s - %s, args.vec & %d);", v->rows,
-                     t->cols, n, row, n, n, n, name(e, i->b), rows, row, 1 << i->n);
+        ag_emit_line(e, "store_tile<%d, %d, THREADS>(%s_head + (i64)%s * args.%s_s, %s, args.%s_d, %s, %s - %s, args.vec & %d);", v->rows, t->cols, n,
+                     row, n, ag_emit_rows(e, n), n, name(e, i->b), rows, row, 1 << i->n);
     } else
-        ag_emit_line(e, "%s<%s, %d>(%s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s, %s, %s - %s, args.vec & %d);",
-                     e->k->nrole > 1 ? "store_quads" : "store_c", e->elem, t->cols, n, row, n, n, n, name(e, i->a), e->lane_row, rows, row,
-                     1 << i->n);
+        ag_emit_line(e, "%s<%s, %d>(%s_head + (i64)%s * args.%s_s, %s, args.%s_d, %s, %s, %s - %s, args.vec & %d);",
+                     e->k->nrole > 1 ? "store_quads" : "store_c", e->elem, t->cols, n, row, n, ag_emit_rows(e, n), n, name(e, i->a), e->lane_row,
+                     rows, row, 1 << i->n);
 }
 
 static void emit_store_row(Emit *e, const Ins *i) {
     const char *n = e->k->tensor[i->n].name, *row = ag_emit_atom(e, i->e[0]);
     ag_emit_line(e, "if (args.%s && threadIdx.x %% 4 == 0)", n);
     ag_emit_line(e, "    UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", ag_frag_mt(e->k, val(e, i->a)));
-    ag_emit_line(e, "        const int row = %s + %s + mi * 16 + r * 8;", row, e->lane_row);
+    const char *text = ag_emit_atom(e, i->e[3]), *head = text;
+    if (e->k->pack == 1)
+        ag_emit_line(e, "        const int row = %s + %s + mi * 16 + r * 8;", row, e->lane_row);
+    else {
+        ag_emit_line(e, "        const int row = %s + quot(%s + mi * 16 + r * 8, %d), head = %s + rem(%s + mi * 16 + r * 8, %d);", row, e->lane_row,
+                     e->k->pack, text, e->lane_row, e->k->pack);
+        head = "head";
+    }
     ag_emit_line(e, "        if (row < %s) args.%s[%s * args.%s_b + %s * args.%s_h + row * args.%s_s] = %s[mi][r];", ag_emit_text(e, i->e[1]), n,
-                 ag_emit_atom(e, i->e[2]), n, ag_emit_atom(e, i->e[3]), n, n, name(e, i->a));
+                 ag_emit_atom(e, i->e[2]), n, head, n, n, name(e, i->a));
     ag_emit_line(e, "    }");
 }
 

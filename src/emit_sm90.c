@@ -34,7 +34,9 @@ void ag_emit_barrier(Emit *e, const Ins *i) {
 void ag_emit_tma(Emit *e, const Ins *i) {
     const Val *v = &e->k->val[i->dst];
     const KernelTensor *t = &e->k->tensor[i->a];
-    const char *load = ag_panels_at_once(t->cols) ? "tma_panels" : ag_fmt(e->k->arena, "tma_tile<%d, %d>", v->rows, t->cols).s;
+    const char *packed = t->rows == SZ_SQ && e->k->pack > 1 ? "_packed" : "";
+    const char *load = ag_panels_at_once(t->cols) ? ag_fmt(e->k->arena, "tma_panels%s", packed).s
+                                                  : ag_fmt(e->k->arena, "tma_tile%s<%d, %d>", packed, v->rows, t->cols).s;
     ag_emit_line(e, "%s(%s, args.%s_map, %s, %s, %s, %s);", load, ag_emit_stage(e, i->dst, i->e[0]), t->name, bar(e, i->bar, i->e[0]),
                  ag_emit_text(e, i->e[1]), ag_emit_text(e, i->e[4]), ag_emit_text(e, i->e[3]));
 }
@@ -112,8 +114,8 @@ void ag_emit_store_panels(Emit *e, const Ins *i) {
         const char *from = col ? ag_fmt(e->k->arena, " + %d * args.%s_d", col, n).s : "";
         if (col) ag_emit_line(e, "__syncwarp();");
         ag_emit_line(e, "stage_panels<%s, %d, %d, %d>(%s, row_of_warp(), %s);", e->elem, v->rows, col / 8, v->cols / 8, name(e, i->b), name(e, i->a));
-        ag_emit_line(e, "store_panels<%d, %d>(%s_head + (i64)%s * args.%s_s%s, args.%s_s, args.%s_d, %s, row_of_warp(), %s - %s, args.vec & %d);",
-                     v->rows, cols, n, row, n, from, n, n, name(e, i->b), rows, row, 1 << i->n);
+        ag_emit_line(e, "store_panels<%d, %d>(%s_head + (i64)%s * args.%s_s%s, %s, args.%s_d, %s, row_of_warp(), %s - %s, args.vec & %d);", v->rows,
+                     cols, n, row, n, from, ag_emit_rows(e, n), n, name(e, i->b), rows, row, 1 << i->n);
     }
 }
 
@@ -123,8 +125,13 @@ void ag_emit_store_tma(Emit *e, const Ins *i) {
     ag_emit_line(e, "stage_panels<%s, %d, 0, %d>(%s, row_of_warp(), %s);", e->elem, v->rows, v->cols / 8, name(e, i->b), name(e, i->a));
     ag_emit_line(e, "async_proxy_fence();");
     ag_emit_line(e, "warpgroup_sync();");
-    ag_emit_line(e, "if (threadIdx.x %% 128 == 0) tma_store<%d, %d>(args.%s_map, %s, warpgroup_row, %s, %s, %s);", v->rows, t->cols, t->name,
-                 name(e, i->b), ag_emit_text(e, i->e[0]), ag_emit_text(e, i->e[3]), ag_emit_text(e, i->e[2]));
+    const char *rows = ag_emit_text(e, i->e[0]), *heads = ag_emit_text(e, i->e[3]);
+    if (e->k->pack > 1)
+        ag_emit_line(e, "if (threadIdx.x %% 128 == 0) tma_store_packed<%d, %d, %d>(args.%s_map, %s, warpgroup_row, %s, %s, %s);", v->rows, t->cols,
+                     e->k->pack, t->name, name(e, i->b), rows, heads, ag_emit_text(e, i->e[2]));
+    else
+        ag_emit_line(e, "if (threadIdx.x %% 128 == 0) tma_store<%d, %d>(args.%s_map, %s, warpgroup_row, %s, %s, %s);", v->rows, t->cols, t->name,
+                     name(e, i->b), rows, heads, ag_emit_text(e, i->e[2]));
 }
 
 /* ---- tiles of a persistent block */

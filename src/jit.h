@@ -56,10 +56,12 @@ typedef struct ScalarMeta {
     double deflt;
 } ScalarMeta;
 /* How a kernel moves a tensor by TMA, in panels of 64 channels with 128-byte swizzle; elements past the extents read as 0.  panels 0: one at a time, map
- * (d, s, h, b), box 64 x box_rows x 1 x 1.  Else all `panels` of a tile, which make up the tensor's rows, at once: map (64, s, panel, h, b), box 64 x box_rows x panels. */
+ * (d, s, h, b), box 64 x box_rows x 1 x 1.  Else all `panels` of a tile, which make up the tensor's rows, at once: map (64, s, panel, h, b), box 64 x box_rows x panels.
+ * pack above 1: box_rows are pack heads of box_rows / pack rows: map (d, h, s, b), box 64 x pack x box_rows / pack x 1, or (64, h, s, panel, b). */
 typedef struct TmapMeta {
     uint8_t tensor, panels;
     uint16_t box_rows;
+    uint32_t pack;
 } TmapMeta;
 enum { META_TMAPS = 4, TMAP_BYTES = 128 };
 typedef struct KernelMeta {
@@ -173,7 +175,7 @@ typedef struct TmapArgs {
     void *data;                 /* NULL: nothing is read through this map, which is then all zeros */
     uint64_t dim[4], stride[3]; /* d s h b, in elements; s h b, in bytes */
     uint32_t box_rows, dtype;   /* dtype: ATTNGEN_F16 or ATTNGEN_BF16 */
-    uint32_t panels, pad;       /* of TmapMeta */
+    uint32_t panels, pack;      /* of TmapMeta */
 } TmapArgs;
 /* Encodes n of them, TMAP_BYTES each, 64-byte aligned.  Context and costs as of ag_driver_launch.  m->ntmap of l must not be 0. */
 attngen_status ag_driver_tmaps(Loaded *l, int device, int n, const TmapArgs *args, void *maps, Err *e);

@@ -306,6 +306,7 @@ static void set_tmap(TmapArgs *out, const BoundArgs *b, const TmapMeta *m) {
     out->data = b->data[from];
     out->box_rows = m->box_rows;
     out->panels = m->panels;
+    out->pack = m->pack;
     out->dtype = (uint32_t)b->meta->dtype;
     for (int k = 0; k < 4; k++) out->dim[k] = (uint64_t)(from == i || k == 0 ? extent(b, t, 3 - k) : 1);
     for (int k = 0; k < 3; k++) out->stride[k] = (uint64_t)(out->dim[k + 1] > 1 ? b->stride[from][2 - k] * t->elem_bytes : row);

@@ -62,8 +62,8 @@ static bool tensor_valid(const TensorMeta *t) {
 
 /* TMA's boxes have at most 256 rows. */
 static bool tmap_valid(const ProgramMeta *m, const TmapMeta *t) {
-    bool ok =
-        t->tensor < m->ntensor && t->box_rows >= 1 && t->box_rows <= 256 && t->panels <= 4 && (m->dtype == ATTNGEN_F16 || m->dtype == ATTNGEN_BF16);
+    bool ok = t->tensor < m->ntensor && t->box_rows >= 1 && t->box_rows <= 256 && t->panels <= 4 && t->pack >= 1 && t->box_rows % t->pack == 0 &&
+              (m->dtype == ATTNGEN_F16 || m->dtype == ATTNGEN_BF16);
     return ok && m->tensor[t->tensor].rank == 4 && m->tensor[t->tensor].elem_bytes == 2;
 }
 

@@ -275,7 +275,8 @@ static void place_maps(Kernel *k, const Block *b, bool *mapped) {
         mapped[tensor] = true;
         uint8_t panels = (uint8_t)(loads ? ag_panels_at_once(k->tensor[tensor].cols) : 0); /* a warpgroup stores rows that do not fill its panels */
         k->param_bytes = round_up(k->param_bytes, 64);
-        k->tmap[k->ntmap] = (TmapMeta){.tensor = (uint8_t)tensor, .panels = panels, .box_rows = (uint16_t)rows};
+        int pack = k->tensor[tensor].rows == SZ_SQ ? k->pack : 1;
+        k->tmap[k->ntmap] = (TmapMeta){.tensor = (uint8_t)tensor, .panels = panels, .box_rows = (uint16_t)rows, .pack = (uint32_t)pack};
         slot(k, SLOT_TMAP, k->ntmap++, 0, 64);
         k->param_bytes += 64;
     }

@@ -55,13 +55,15 @@ static int row(Tiler *t, Str name) {
 /* Where the elements of map i are, if its expression asks. */
 static void set_positions(Tiler *t, Ins *i) {
     if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_Q)) i->e[1] = val(t, t->q0);
+    if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_H)) i->e[3] = val(t, t->h);
     if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_K)) i->e[2] = op2(t, OP_MUL, val(t, t->j), num(t, tile_field(t->k, F_TILE_N)));
 }
 
 /* ---- expressions */
-static Level level_of(const Node *n) {
+static Level level_of(const Tiler *t, const Node *n) {
+    int rows = 1 << AX_Q | (t->k->pack > 1 ? 1 << AX_H : 0);
     if (n->axes & (1 << AX_K | 1 << AX_D)) return LEVEL_ELEM;
-    return n->axes & 1 << AX_Q ? LEVEL_ROW : LEVEL_ONCE;
+    return n->axes & rows ? LEVEL_ROW : LEVEL_ONCE;
 }
 
 /* Computes math node r once per block or per row, ahead of its use, and remembers where. */
@@ -90,7 +92,7 @@ static Ref swap_node(void *payload, Ref r) {
     case OP_AXISMAX: return val(t, t->q_last);
     case OP_AXIS:
         if (n->index == AX_B) return val(t, t->b);
-        if (n->index == AX_H) return val(t, t->h);
+        if (n->index == AX_H) return t->k->pack > 1 ? 0 : val(t, t->h);
         return n->index == AX_G ? val(t, t->g) : 0;
     case OP_LOAD:
     case OP_RSUM:
@@ -99,7 +101,7 @@ static Ref swap_node(void *payload, Ref r) {
         ag_stop(t->d);
     default: break;
     }
-    Level own = level_of(n);
+    Level own = level_of(t, n);
     bool worth = ag_op[n->op].arity > 0 && own < t->level && (own == LEVEL_ONCE || n->type == T_FLOAT);
     return worth ? val(t, materialise_low(t, r, own, NULL)) : 0;
 }
@@ -412,7 +414,7 @@ static void build_step(Tiler *t) {
 static Ref clear_empty_rows(Tiler *t, Ref value, int v) {
     const Node *n = &t->m->nodes.n[value];
     Node c = t->m->nodes.n[n->arg[0]];
-    if (n->op != OP_SELECT || !ag_node_is_float(&t->m->nodes, n->arg[2], 0) || level_of(&c) != LEVEL_ROW) return value;
+    if (n->op != OP_SELECT || !ag_node_is_float(&t->m->nodes, n->arg[2], 0) || level_of(t, &c) != LEVEL_ROW) return value;
     Ref rest = n->arg[1], full = ag_tiler_expr(t, n->arg[0], LEVEL_ROW);
     Ins *any = ag_tiler_add(t, t->post, TI_ANY, -1, "rows that have seen no key are 0");
     any->e[0] = ag_node_op(&t->k->nodes, OP_NOT, full, 0, 0, c.span);
@@ -492,6 +494,7 @@ void ag_pass_tile(Fn *fn) {
     k->role[0] = (Role){.name = "all", .warps = (int)tile_field(k, F_WARPS)};
     k->threads = 32 * k->role[0].warps;
     k->per_sm = (int)tile_field(k, F_PER_SM);
+    k->pack = tile_field(k, F_PACK_GQA) ? fn->spec->group : 1;
     Ref one = ag_node_float(&fn->math->nodes, 1.0);
     Ins *loop = ag_ins(k, TI_LOOP, -1);
     Block post = {0};

@@ -264,6 +264,25 @@ static void check_threads(const Closing *c) {
     note_partner(c, F_WARPS);
 }
 
+/* The heads of a group share the rows of a tile, and those of a warpgroup, which stores its own. */
+static void check_pack(const Closing *c) {
+    enum { MOST_HEADS = 64 };
+    const Field *f = &c->s->f[F_PACK_GQA];
+    int group = c->spec->group, m = value(c, F_TILE_M);
+    if (!f->v) return;
+    if (!group) {
+        ag_unsupported(c->d, f->span,
+                       "tile.pack_gqa: true needs a spec that fixes the query heads of a KV head: add 'heads: {group: N}' to it, or write false");
+        return;
+    }
+    if ((group & (group - 1)) != 0 || group > MOST_HEADS || m % group != 0) {
+        ag_unsupported(c->d, f->span,
+                       "tile.pack_gqa: true takes groups of 1, 2, 4, 8, 16, 32 or 64 heads that divide tile.m: the spec has %d, and tile.m is %d",
+                       group, m);
+        ag_note(c->d, c->spec->group_span, "heads.group is %d here", group);
+    }
+}
+
 static void check_mma_sync(const Closing *c) {
     if (value(c, F_O_STORE) == STORE_TMA) {
         ag_error(c->d, c->s->f[F_O_STORE].span, "staging.o.store tma needs mma.family wgmma: write smem or direct");
@@ -392,6 +411,7 @@ void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t) 
     if (d->nerror > errors) return;
     close_fields(&c);
     check_group(&c);
+    check_pack(&c);
     (wgmma(&c) ? check_wgmma : check_mma_sync)(&c);
 }
 

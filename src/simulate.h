@@ -76,7 +76,7 @@ typedef struct Stage {
     Source source;
 } Stage;
 
-/* What the elements of a fragment or row stand for: query row q0 + i, key key0 + column. */
+/* What the elements of a fragment or row stand for: query row q0 + i / pack of head h + i % pack, key key0 + column. */
 typedef struct Origin {
     bool has_q, has_k, guarded; /* guarded: hidden keys have been looked for */
     int64_t b, h, q0, key0;
@@ -234,9 +234,9 @@ Expr *ag_sim_expr(Sim *s, Ref r);
 Scalar ag_sim_scalar(Sim *s, Ref r);
 int64_t ag_sim_int(Sim *s, Ref r);
 /* Prepares evaluation at query positions q0 + row and key positions k0 + column of `columns` columns, then gives a row's values (step of the result:
- * lane, one if it does not vary with the column). */
+ * lane, one if it does not vary with the column).  Heads, where rows have their own, begin at h0. */
 void ag_sim_expr_begin(Sim *s, Expr *e, int64_t k0, int columns);
-const Step *ag_sim_expr_row(Sim *s, Expr *e, int64_t q0, int row, int columns);
+const Step *ag_sim_expr_row(Sim *s, Expr *e, int64_t q0, int64_t h0, int row, int columns);
 
 /* ---- simulate_shared.c */
 Stage *ag_sim_read(Sim *s, int val, int64_t stage, Use use, bool async); /* async: until the open group of mma is waited for */

@@ -29,11 +29,11 @@ static bool find_warps(Sim *s, const Ins *i) {
     if (!a->runs) a->runs = NEWN(s->arena, uint8_t, (size_t)s->rows);
     memset(a->runs, 0, (size_t)a->rows);
     int own = a->rows / s->k->role[s->role].warps;
-    int64_t q0 = i->e[1] ? ag_sim_int(s, i->e[1]) : 0;
+    int64_t q0 = i->e[1] ? ag_sim_int(s, i->e[1]) : 0, h0 = i->e[3] ? ag_sim_int(s, i->e[3]) : 0;
     int lanes = row->lanes; /* of a partial row each lane decides on its own part */
     ag_sim_expr_begin(s, e, 0, lanes);
     for (int r = 0; r < a->live; r++) {
-        const Step *t = ag_sim_expr_row(s, e, q0, r, lanes);
+        const Step *t = ag_sim_expr_row(s, e, q0, h0, r, lanes);
         bool holds = false;
         for (int l = 0; l < (t->vary & VARY_COL ? lanes : 1); l++) holds |= t->lane[l].i != 0;
         if (!holds) continue;

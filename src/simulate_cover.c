@@ -73,13 +73,13 @@ static bool visible(Sim *s, int64_t b, int64_t h, int64_t number, int64_t key) {
 /* ---- contractions */
 
 /* Whether the spec's own score of a visible key is -inf, so that it counts for nothing. */
-static bool score_is_neg_inf(const Sim *s, const Origin *o, int64_t q, int64_t key) {
+static bool score_is_neg_inf(const Sim *s, const Origin *o, int64_t head, int64_t q, int64_t key) {
     const Spec *spec = s->k->spec;
     if (!spec->score) return false;
-    int64_t g = o->h / (s->call->size[SZ_HQ] / s->call->size[SZ_HKV]);
+    int64_t g = head / (s->call->size[SZ_HQ] / s->call->size[SZ_HKV]);
     double dot = 0;
-    for (int d = 0; d < spec->D; d++) dot += ag_host_get(&s->call->q, o->b, o->h, q, d) * ag_host_get(&s->call->k, o->b, g, key, d);
-    Scalar x = ag_ast_eval(spec, s->call, spec->score, o->b, o->h, q + s->call->size[SZ_OFF], key, dot * s->call->scalar[0]);
+    for (int d = 0; d < spec->D; d++) dot += ag_host_get(&s->call->q, o->b, head, q, d) * ag_host_get(&s->call->k, o->b, g, key, d);
+    Scalar x = ag_ast_eval(spec, s->call, spec->score, o->b, head, q + s->call->size[SZ_OFF], key, dot * s->call->scalar[0]);
     return x.type == T_FLOAT && (float)x.u.f == -INFINITY;
 }
 
@@ -91,13 +91,13 @@ static void contract_past_end(Sim *s, const Origin *o, int64_t q, int64_t key, b
                 (long long)q, kind_of_step(o));
 }
 
-static void contract_key(Sim *s, const Origin *o, int64_t number, int64_t key, bool hidden, uint8_t *seen) {
+static void contract_key(Sim *s, const Origin *o, int64_t head, int64_t number, int64_t key, bool hidden, uint8_t *seen) {
     int64_t q = s->cover.rows[number];
-    bool may_see = visible(s, o->b, o->h, number, key);
+    bool may_see = visible(s, o->b, head, number, key);
     if (*seen) ag_sim_fail(s, "key tile %lld is visited twice", (long long)key / s->cover.tile);
     if (!may_see && !hidden)
         ag_sim_fail(s, "key %lld is hidden from query row %lld but is not masked in %s", (long long)key, (long long)q, kind_of_step(o));
-    if (may_see && hidden && !score_is_neg_inf(s, o, q, key))
+    if (may_see && hidden && !score_is_neg_inf(s, o, head, q, key))
         ag_sim_fail(s, "key %lld is visible to query row %lld but is masked", (long long)key, (long long)q);
     *seen = hidden ? MASKED_OUT : CONTRACTED;
 }
@@ -105,18 +105,18 @@ static void contract_key(Sim *s, const Origin *o, int64_t number, int64_t key, b
 void ag_sim_cover_contract(Sim *s, const Cell *weights) {
     Coverage *c = &s->cover;
     const Origin *o = &weights->from;
-    int64_t sk = s->call->size[SZ_SK], plane = o->b * s->call->size[SZ_HQ] + o->h;
-    int n = weights->v->cols;
+    int64_t sk = s->call->size[SZ_SK], plane = o->b * s->call->size[SZ_HQ];
+    int n = weights->v->cols, pack = s->k->pack;
     for (int i = 0; i < o->live; i++) {
-        int64_t number = c->number[o->q0 + i];
+        int64_t number = c->number[o->q0 + i / pack], head = o->h + i % pack;
         if (number < 0) continue;
-        uint8_t *seen = c->seen + (plane * c->nrow + number) * sk;
+        uint8_t *seen = c->seen + ((plane + head) * c->nrow + number) * sk;
         for (int j = 0; j < n; j++) {
             int64_t key = o->key0 + j;
             if (key < sk)
-                contract_key(s, o, number, key, weights->hidden[i * n + j], &seen[key]);
+                contract_key(s, o, head, number, key, weights->hidden[i * n + j], &seen[key]);
             else
-                contract_past_end(s, o, o->q0 + i, key, weights->hidden[i * n + j]);
+                contract_past_end(s, o, o->q0 + i / pack, key, weights->hidden[i * n + j]);
         }
     }
 }

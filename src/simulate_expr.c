@@ -4,7 +4,7 @@
 #include <math.h>
 
 static int vary_of(const Sim *s, const Node *n) {
-    if (n->op == OP_AXIS) return n->index == AX_Q ? VARY_ROW : n->index == AX_K ? VARY_COL : 0;
+    if (n->op == OP_AXIS) return n->index == AX_Q || n->index == AX_H ? VARY_ROW : n->index == AX_K ? VARY_COL : 0;
     if (n->op != OP_VAL) return 0;
     const Val *v = &s->k->val[n->index];
     if (v->space == SPACE_FRAG) return VARY_ROW | VARY_COL;
@@ -209,8 +209,11 @@ void ag_sim_expr_begin(Sim *s, Expr *e, int64_t k0, int columns) {
     }
 }
 
-const Step *ag_sim_expr_row(Sim *s, Expr *e, int64_t q0, int row, int columns) {
-    for (int i = 0; i < e->n; i++)
-        if (e->step[i].vary & VARY_ROW) eval_lanes(s, e, &e->step[i], q0 + row, row, columns);
+const Step *ag_sim_expr_row(Sim *s, Expr *e, int64_t q0, int64_t h0, int row, int columns) {
+    int64_t q = q0 + row / s->k->pack, h = h0 + row % s->k->pack;
+    for (int i = 0; i < e->n; i++) {
+        bool head = e->step[i].op == OP_AXIS && e->step[i].index == AX_H;
+        if (e->step[i].vary & VARY_ROW) eval_lanes(s, e, &e->step[i], head ? h : q, row, columns);
+    }
     return &e->step[e->n - 1];
 }

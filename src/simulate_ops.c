@@ -36,14 +36,17 @@ static void check_rows(Sim *s, const KernelTensor *t, int64_t row0, int64_t end)
     if (row0 < 0 || end > n) ag_sim_fail(s, "rows %lld..%lld of %s, which has %lld", (long long)row0, (long long)end - 1, t->name, (long long)n);
 }
 
+/* Query heads whose rows lie beside one another in a tile of tensor t. */
+static int packed(const Sim *s, const KernelTensor *t) { return t->rows == SZ_SQ ? s->k->pack : 1; }
+
 /* Rows past the `live` first and columns past the tensor's are zero. */
 static void fetch(Sim *s, const Ins *i, Stage *g, int64_t row0, int live, int64_t b, int64_t head) {
     const Val *v = &s->k->val[i->dst];
     const HostTensor *x = ag_sim_tensor(s, i->a);
-    int cols = s->k->tensor[i->a].cols < v->cols ? s->k->tensor[i->a].cols : v->cols;
+    int cols = s->k->tensor[i->a].cols < v->cols ? s->k->tensor[i->a].cols : v->cols, pack = packed(s, &s->k->tensor[i->a]);
     memset(g->x, 0, sizeof(float) * (size_t)v->rows * (size_t)v->cols);
     for (int r = 0; r < live; r++)
-        for (int c = 0; c < cols; c++) g->x[r * v->cols + c] = (float)ag_host_get(x, b, head, row0 + r, c);
+        for (int c = 0; c < cols; c++) g->x[r * v->cols + c] = (float)ag_host_get(x, b, head + r % pack, row0 + r / pack, c);
 }
 
 static void copy(Sim *s, const Ins *i) {
@@ -52,8 +55,8 @@ static void copy(Sim *s, const Ins *i) {
     int64_t row0 = ag_sim_int(s, i->e[1]), limit = ag_sim_int(s, i->e[2]), b = ag_sim_int(s, i->e[3]), head = ag_sim_int(s, i->e[4]);
     s->stage = ag_sim_int(s, i->e[0]);
     Stage *g = ag_sim_overwrite(s, i->dst, s->stage);
-    int live = limit <= row0 ? 0 : limit - row0 < v->rows ? (int)(limit - row0) : v->rows;
-    if (live > 0) check_head(s, t, b, head), check_rows(s, t, row0, row0 + live);
+    int pack = packed(s, t), most = v->rows / pack, live = limit <= row0 ? 0 : (limit - row0 < most ? (int)(limit - row0) : most) * pack;
+    if (live > 0) check_head(s, t, b, head), check_head(s, t, b, head + pack - 1), check_rows(s, t, row0, row0 + live / pack);
     if (s->order->values) fetch(s, i, g, row0, live, b, head);
     g->source = (Source){i->a, b, head, row0, live};
     if ((i->bar >= 0) != s->k->role[s->role].one_thread)
@@ -218,12 +221,14 @@ static Origin map_origin(Sim *s, const Expr *e, const Cell *d) {
 }
 
 /* Positions that the expression is evaluated at must be those that its operands stand for. */
-static void check_positions(Sim *s, const Expr *e, const Ins *i, const Origin *o, int64_t q0, int64_t k0) {
+static void check_positions(Sim *s, const Expr *e, const Ins *i, const Origin *o, int64_t q0, int64_t h0, int64_t k0) {
     int64_t q = o->q0 + (int32_t)s->call->size[SZ_OFF];
     for (int n = 0; n < e->n; n++) {
         if (e->step[n].op != OP_AXIS) continue;
         if (e->step[n].index == AX_Q && o->has_q && q != q0)
             ag_sim_fail(s, "query positions start at %lld, but %s holds those from %lld on", (long long)q0, ag_sim_name(s, i->dst), (long long)q);
+        if (e->step[n].index == AX_H && o->has_q && o->h != h0)
+            ag_sim_fail(s, "heads start at %lld, but %s holds those from %lld on", (long long)h0, ag_sim_name(s, i->dst), (long long)o->h);
         if (e->step[n].index == AX_K && o->has_k && o->key0 != k0)
             ag_sim_fail(s, "keys start at %lld, but %s holds those from %lld on", (long long)k0, ag_sim_name(s, i->dst), (long long)o->key0);
     }
@@ -250,15 +255,15 @@ static void map(Sim *s, const Ins *i) {
     Cell *d = &s->cell[i->dst];
     Expr *e = ag_sim_expr(s, i->e[0]);
     for (int v = 0; v < e->nval; v++) map_operand(s, d, e->val[v]);
-    int64_t q0 = i->e[1] ? ag_sim_int(s, i->e[1]) : 0, k0 = i->e[2] ? ag_sim_int(s, i->e[2]) : 0;
+    int64_t q0 = i->e[1] ? ag_sim_int(s, i->e[1]) : 0, k0 = i->e[2] ? ag_sim_int(s, i->e[2]) : 0, h0 = i->e[3] ? ag_sim_int(s, i->e[3]) : 0;
     Origin from = map_origin(s, e, d);
-    check_positions(s, e, i, &from, q0, k0);
+    check_positions(s, e, i, &from, q0, h0, k0);
     ag_sim_relate_map(s, i, e);
     d->from = from;
     int columns = d->v->space == SPACE_FRAG ? d->v->cols : d->lanes;
     ag_sim_expr_begin(s, e, k0, columns);
     for (int r = 0; r < live_rows(d); r++) {
-        const Step *t = ag_sim_expr_row(s, e, q0, r, columns);
+        const Step *t = ag_sim_expr_row(s, e, q0, h0, r, columns);
         int stride = (t->vary & VARY_COL) != 0;
         if (from.has_k) map_hidden(s, e, d, r, t->lane, stride);
         for (int j = 0; j < columns; j++) d->x[r * columns + j] = ag_round_to(d->v->type, t->lane[j * stride].f);
@@ -327,17 +332,20 @@ static void store(Sim *s, const Ins *i) {
     bool wide = i->op == TI_STORE;
     if (!wide) not_partial(s, i->a);
     if (!x->data) return;
-    int64_t live = limit - row0 < a->v->rows ? limit - row0 : a->v->rows;
+    int pack = packed(s, t);
+    int64_t most = a->v->rows / pack, live = limit - row0 < most ? limit - row0 : most;
     if (live <= 0) return;
     check_head(s, t, b, h);
+    check_head(s, t, b, h + pack - 1);
     check_rows(s, t, row0, row0 + live);
     if (a->from.has_q && (a->from.q0 != row0 || a->from.b != b || a->from.h != h))
         ag_sim_fail(s, "%s holds query rows from %lld on of head %lld of batch %lld, not from %lld on of head %lld of batch %lld",
                     ag_sim_name(s, i->a), (long long)a->from.q0, (long long)a->from.h, (long long)a->from.b, (long long)row0, (long long)h,
                     (long long)b);
-    for (int r = 0; r < live; r++) {
-        ag_sim_cover_store(s, i->n, b, h, row0 + r);
-        for (int c = 0; c < (wide ? t->cols : 1); c++) ag_host_set(x, b, h, row0 + r, c, a->x[r * (wide ? a->v->cols : 1) + c]);
+    for (int64_t r = 0; r < live * pack; r++) {
+        int64_t head = h + r % pack, q = row0 + r / pack;
+        ag_sim_cover_store(s, i->n, b, head, q);
+        for (int c = 0; c < (wide ? t->cols : 1); c++) ag_host_set(x, b, head, q, c, a->x[r * (wide ? a->v->cols : 1) + c]);
     }
 }
 

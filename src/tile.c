@@ -46,6 +46,7 @@ Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target
     k->target = t;
     k->name = name;
     k->key_loop = -1;
+    k->pack = 1;
     ag_nodes_init(&k->nodes, d->arena);
     return k;
 }

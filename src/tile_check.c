@@ -23,7 +23,8 @@ typedef enum Reach { UNIFORM, PER_ROW, PER_ELEMENT } Reach;
 
 static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int cols, int dst) {
     if (n->op == OP_AXIS) {
-        require(c, n->index == AX_Q ? reach >= PER_ROW : n->index == AX_K && reach == PER_ELEMENT, "an axis is read where it has no value");
+        bool of_row = n->index == AX_Q || (n->index == AX_H && c->k->pack > 1);
+        require(c, of_row ? reach >= PER_ROW : n->index == AX_K && reach == PER_ELEMENT, "an axis is read where it has no value");
         return;
     }
     require(c, n->op != OP_LOAD && n->op != OP_CARRY && n->op != OP_AXISMIN && n->op != OP_AXISMAX && n->op != OP_RSUM && n->op != OP_RMAX,
@@ -53,10 +54,10 @@ static void check_expr(const Check *c, Ref r, Reach reach, int rows, int cols, i
         for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
     }
 }
-/* An expression at each row or element, whose positions begin at i->e[1] and i->e[2]. */
+/* An expression at each row or element, whose positions begin at i->e[1] and i->e[2], and heads at i->e[3]. */
 static void check_positions(const Check *c, const Ins *i) {
-    static const Axis axis[] = {AX_Q, AX_K};
-    for (int e = 1; e <= 2; e++)
+    static const Axis axis[] = {AX_Q, AX_K, AX_H};
+    for (int e = 1; e <= 3; e++)
         require(c, i->e[e] || !ag_expr_uses(c->k, i->e[0], OP_AXIS, (int)axis[e - 1]), "an axis is read, but where its positions begin is missing");
 }
 static void check_uniform(const Check *c, Ref r, Type want) {
@@ -161,7 +162,7 @@ static void check_map(const Check *c, const Ins *i) {
     require(c, c->k->nodes.n[i->e[0]].type == T_FLOAT, "the expression is no float");
     check_expr(c, i->e[0], d->space == SPACE_ROW ? PER_ROW : PER_ELEMENT, d->rows, d->cols, i->dst);
     check_positions(c, i);
-    for (int e = 1; e <= 2; e++)
+    for (int e = 1; e <= 3; e++)
         if (i->e[e]) check_uniform(c, i->e[e], T_INT);
 }
 
@@ -326,6 +327,7 @@ static void check_barriers(const Check *c) {
 void ag_tile_check(const Kernel *k, unsigned facts) {
     Check c = {.k = k, .facts = facts};
     int warps = check_roles(&c);
+    require(&c, k->pack >= 1 && k->sched->f[F_TILE_M].v % k->pack == 0, "a tile's rows do not divide among the heads");
     for (int i = 0; i < k->nval; i++) {
         const Val *v = &k->val[i];
         bool tile = v->space == SPACE_FRAG || v->space == SPACE_ROW;

@@ -1,11 +1,16 @@
 /* tile_grid.c: the axes b, h and tiles of q on the blocks of the launch; the key tiles of a block. */
+#include <assert.h>
+
 #include "tiler.h"
+
+/* A tile has the queries of one query head, or with tile.pack_gqa of all those of a KV head. */
+static Size heads_of_tiles(const Tiler *t) { return t->k->pack > 1 ? SZ_HKV : SZ_HQ; }
 
 /* Coordinates of the block, fastest first as grid.order says. */
 static void decode_nested(Tiler *t, Ref tiles, Ref place[AX_COUNT]) {
     Ref rest = ag_node_leaf(&t->k->nodes, OP_BLOCK, T_INT, 0, (Span){0}), extent[AX_COUNT] = {0};
     extent[AX_Q] = tiles;
-    extent[AX_H] = size(t, SZ_HQ);
+    extent[AX_H] = size(t, heads_of_tiles(t));
     extent[AX_B] = size(t, SZ_B);
     for (int i = 0; i < 3; i++) {
         Axis x = (Axis)t->k->sched->order[i];
@@ -19,10 +24,11 @@ static void decode_grouped(Tiler *t, Ref tiles, Ref place[AX_COUNT]) {
     const Spec *spec = t->m->spec;
     int row_bytes = (spec->D + spec->Dv) * ag_dtype_bytes(spec->dtype);
     int rows = (int)((tile_field(t->k, F_GROUP_MB) << 20) / row_bytes);
-    Ref one = num(t, 1), all = op2(t, OP_MUL, size(t, SZ_B), size(t, SZ_HQ)), block = ag_node_leaf(&t->k->nodes, OP_BLOCK, T_INT, 0, (Span){0});
+    Ref one = num(t, 1), all = op2(t, OP_MUL, size(t, SZ_B), size(t, heads_of_tiles(t))),
+        block = ag_node_leaf(&t->k->nodes, OP_BLOCK, T_INT, 0, (Span){0});
     Ref kv = op2(t, OP_MIN, op2(t, OP_MAX, op2(t, OP_FLOORDIV, num(t, rows), op2(t, OP_MAX, size(t, SZ_SK), one)), one),
                  num(t, tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA ? 16 : 64));
-    Ref share = op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV));
+    Ref share = t->k->pack > 1 ? one : op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV));
     int group = ag_tiler_let(t, t->pre, "group", op2(t, OP_MIN, op2(t, OP_MUL, kv, share), all), "heads walked together: their K and V stay in L2");
     Ref per_group = op2(t, OP_MUL, val(t, group), tiles);
     int first = ag_tiler_let(t, t->pre, "first", op2(t, OP_MUL, op2(t, OP_FLOORDIV, block, per_group), val(t, group)), NULL);
@@ -31,7 +37,7 @@ static void decode_grouped(Tiler *t, Ref tiles, Ref place[AX_COUNT]) {
     t->k->val[heads].nonneg = true; /* first < B * Hq */
     Ref head = op2(t, OP_ADD, val(t, first), op2(t, OP_MOD, val(t, rest), val(t, heads)));
     Axis inner = (Axis)t->k->sched->order[1], outer = (Axis)t->k->sched->order[2];
-    Ref extent = size(t, inner == AX_H ? SZ_HQ : SZ_B);
+    Ref extent = size(t, inner == AX_H ? heads_of_tiles(t) : SZ_B);
     place[AX_Q] = op2(t, OP_FLOORDIV, val(t, rest), val(t, heads));
     place[inner] = op2(t, OP_MOD, head, extent);
     place[outer] = op2(t, OP_FLOORDIV, head, extent);
@@ -39,9 +45,9 @@ static void decode_grouped(Tiler *t, Ref tiles, Ref place[AX_COUNT]) {
 
 void ag_tiler_block(Tiler *t) {
     Kernel *k = t->k;
-    Ref bm = num(t, tile_field(k, F_TILE_M)), place[AX_COUNT] = {0};
+    Ref bm = num(t, tile_field(k, F_TILE_M) / k->pack), place[AX_COUNT] = {0};
     Ref tiles_m = op2(t, OP_CEILDIV, size(t, SZ_SQ), bm);
-    k->blocks = op2(t, OP_MUL, op2(t, OP_MUL, tiles_m, size(t, SZ_HQ)), size(t, SZ_B));
+    k->blocks = op2(t, OP_MUL, op2(t, OP_MUL, tiles_m, size(t, heads_of_tiles(t))), size(t, SZ_B));
     int tiles = ag_tiler_let(t, t->pre, "tiles_m", tiles_m,
                              tile_field(k, F_PERSISTENT) == PERSISTENT_NONE ? "---- the tile of this block" : "---- how tiles are numbered");
     if (tile_field(k, F_GROUP_MB) > 0)
@@ -51,9 +57,11 @@ void ag_tiler_block(Tiler *t) {
     if (tile_field(k, F_LONGEST)) place[AX_Q] = op2(t, OP_SUB, op2(t, OP_SUB, val(t, tiles), num(t, 1)), place[AX_Q]);
     int m = ag_tiler_let(t, t->pre, "m", place[AX_Q], tile_field(k, F_LONGEST) ? "last query tiles, with the most keys, first" : NULL);
     k->val[m].nonneg = true;
-    t->h = ag_tiler_let(t, t->pre, "h", place[AX_H], NULL);
+    if (k->pack == 1) t->h = ag_tiler_let(t, t->pre, "h", place[AX_H], NULL);
     t->b = ag_tiler_let(t, t->pre, "b", place[AX_B], NULL);
-    t->g = ag_tiler_let(t, t->pre, "g", op2(t, OP_FLOORDIV, val(t, t->h), op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV))), "kv head");
+    Ref group = op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV));
+    t->g = ag_tiler_let(t, t->pre, "g", k->pack > 1 ? place[AX_H] : op2(t, OP_FLOORDIV, val(t, t->h), group), "kv head");
+    if (k->pack > 1) t->h = ag_tiler_let(t, t->pre, "h0", op2(t, OP_MUL, val(t, t->g), num(t, k->pack)), "the first of its query heads");
     t->row0 = ag_tiler_let(t, t->pre, "row0", op2(t, OP_MUL, val(t, m), bm), NULL);
     t->q0 = ag_tiler_let(t, t->pre, "q0", op2(t, OP_ADD, val(t, t->row0), size(t, SZ_OFF)), "position of the first query row");
     Ref last = op2(t, OP_SUB, op2(t, OP_MIN, op2(t, OP_ADD, val(t, t->row0), bm), size(t, SZ_SQ)), num(t, 1));
@@ -73,6 +81,8 @@ void ag_tiler_keys(Tiler *t) {
     bool some = tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA;
     Ref least = some ? op2(t, OP_ADD, val(t, j_lo), num(t, 1)) : val(t, j_lo);
     int j_hi = ag_tiler_let(t, t->pre, "j_hi", some || r->need_lo || r->need_hi ? op2(t, OP_MAX, up, least) : up, NULL);
+    assert(!ag_expr_uses(t->k, lo, OP_AXIS, AX_H) &&
+           !ag_expr_uses(t->k, hi, OP_AXIS, AX_H)); /* a tile may have several heads, and the ranges are for all */
     t->k->lo = val(t, j_lo);
     t->k->hi = val(t, j_hi);
     t->k->never_clear = r->mask && r->never_plain;

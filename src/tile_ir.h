@@ -45,9 +45,10 @@ typedef enum TileOp {
     TI_WHILE, /* while e[0] (uniform bool): body */
     TI_IF,    /* if e[0] (uniform bool): body */
     TI_ELSE,  /* right behind a TI_IF: body, if that one's e[0] did not hold */
-    TI_ANY,   /* each warp by itself: if e[0] (bool of the row; AXIS q = e[1] + row) holds in any of its rows: body, on all its rows */
+    TI_ANY,   /* each warp by itself: if e[0] (bool of the row; AXIS q and h as in TI_MAP) holds in any of its rows: body, on all its rows */
     TI_FILL,  /* dst (fragment or row) = e[0] (constant) */
-    TI_COPY, /* shared dst [stage e[0]] = rows e[1] .. e[1]+rows of tensor a at batch e[3], head e[4]; rows >= e[2] and columns past the tensor's are zero;
+    TI_COPY, /* shared dst [stage e[0]] = rows e[1] .. e[1]+rows of tensor a at batch e[3], head e[4] (of queries with Kernel.pack: fewer rows, heads from e[4] on);
+                    rows >= e[2] and columns past the tensor's are zero;
                     async: by cp.async in the open group, else complete at the next barrier */
     TI_COMMIT,   /* closes the open cp.async group */
     TI_WAIT,     /* until at most n of this thread's groups are unfinished */
@@ -70,14 +71,14 @@ typedef enum TileOp {
     TI_MMA,   /* fragment dst (accumulator) += a x b; a: shared [stage e[1]] or A fragment; b: shared [stage e[0]], rows are keys.
                     trans: dst = a b^T (b's rows are dst's columns), else dst = a b (b's rows are summed over).  zero: dst is cleared first */
     TI_MAP, /* dst (fragment or row) = e[0] at each element, rounded to dst's type.  In e[0]: VAL of a fragment is its element at the same place, VAL of a
-                    row the row's value; AXIS q = e[1] + row, AXIS k = e[2] + column (positions) */
+                    row the row's value; AXIS q = e[1] + row / pack, AXIS k = e[2] + column (positions); with pack above 1 AXIS h = e[3] + row % pack */
     TI_REDUCE, /* row dst = reduce (OP_RMAX or OP_RSUM, in `reduce`) over the columns of fragment a, combined with row b (-1: none).
                     dst partial: each lane sums what it holds; else across the quad */
     TI_TOTAL,  /* row dst = sum over the quad of partial row a */
-    TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = fragment a rounded to the tensor's type; through shared b, in parts if that has fewer columns, or directly (b = -1).
+    TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; with Kernel.pack heads from e[3] on) = fragment a rounded to the tensor's type; through shared b, in parts if that has fewer columns, or directly (b = -1).
                     async: by TMA, each warpgroup its rows of b, which a TI_STORE_WAIT gives back */
     TI_STORE_WAIT, /* until the asynchronous stores of this role have read their tiles, for each warpgroup */
-    TI_STORE_ROW   /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]) = row a, if the tensor was given */
+    TI_STORE_ROW   /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; heads as above) = row a, if the tensor was given */
 } TileOp;
 extern const char *const ag_tile_op_name[];
 
@@ -145,6 +146,7 @@ typedef struct Kernel {
     Barrier barrier[10];
     int nbarrier;
     int threads, per_sm;
+    int pack;               /* query heads per query in a tile: its row r is query first + r / pack, head first + r % pack; 1: one head's queries */
     bool persistent;        /* no more blocks than fit at once: each goes on to further tiles */
     bool counter;           /* the launch has a counter of tiles, which TI_FETCH moves; 0 before and after */
     bool bounded;           /* debug-hang: waits on mbarriers end after 2 s, with a message and a failed launch; the emitter alone heeds it */

@@ -20,6 +20,17 @@ typedef unsigned long long u64;
 // all that the loop carries would be initialised and merged twice.
 #define AT_HEAD(test) (__syncwarp(), test)
 
+//@ leaf row_at needs types LEAF
+// Where row `row` of a tensor begins, in elements, and whether it is one of its first `rows`.
+LEAF i64 row_at(i64 stride, int row) { return row * stride; }
+LEAF bool row_in(i64, int row, int rows) { return row < rows; }
+
+//@ leaf Packed needs types LEAF
+// The same of the rows of a tile that has P heads to each row of the tensor.
+template <int P> struct Packed { i64 stride, head_stride; };
+template <int P> LEAF i64 row_at(Packed<P> x, int row) { return (u32)row / P * x.stride + (u32)row % P * x.head_stride; }
+template <int P> LEAF bool row_in(Packed<P>, int row, int rows) { return (int)((u32)row / P) < rows; }
+
 //@ leaf NEG_INF
 // Minus infinity, the score of a masked key.
 #define NEG_INF __int_as_float(0xff800000)

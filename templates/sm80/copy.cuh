@@ -39,19 +39,35 @@ template <int ROWS, int D, int THREADS, int TURN = ROWS> LEAF void copy_tile(u32
     }
 }
 
-//@ leaf store_tile needs types LEAF UNROLL padded tile_offset ld_shared_16 ld_shared_2
+//@ leaf copy_packed needs types LEAF UNROLL padded tile_offset cp_async_16 st_shared_2
+// As copy_tile, but each row of the tensor stands for PACK rows of the tile, one for each head from the first on. `rows` counts those of the tensor.
+template <int ROWS, int D, int PACK, int THREADS> LEAF void copy_packed(u32 dst, const u16 *src, i64 row_stride, i64 head_stride, i64 col_stride, int rows, bool vec) {
+    constexpr u32 PIECE = 8, CHUNKS = padded(D) / PIECE;
+    ROLLED for (u32 i = threadIdx.x; vec && i < ROWS * CHUNKS; i += THREADS) {
+        u32 row = i / CHUNKS, chunk = i % CHUNKS;
+        int bytes = max(0, min(16, 2 * (D - (int)(PIECE * chunk)))), in = (int)(row / PACK) < rows;
+        cp_async_16(dst + tile_offset<D>(row, chunk), src + (in ? row / PACK * row_stride + row % PACK * head_stride + PIECE * chunk : 0), in ? bytes : 0);
+    }
+    ROLLED for (u32 i = threadIdx.x; !vec && i < ROWS * padded(D); i += THREADS) {
+        u32 row = i / padded(D), col = i % padded(D);
+        bool in = (int)(row / PACK) < rows && col < D;
+        st_shared_2(dst + tile_offset<D>(row, col / PIECE) + col % PIECE * 2, in ? src[row / PACK * row_stride + row % PACK * head_stride + col * col_stride] : (u16)0);
+    }
+}
+
+//@ leaf store_tile needs types LEAF UNROLL row_at padded tile_offset ld_shared_16 ld_shared_2
 // Shared -> global: the first `rows` rows and D channels of a tile of ROWS rows, all THREADS threads. Strides in elements.
-// vec: 16 bytes a store (dst and row_stride are multiples of 16 bytes, col_stride is 1); else element by element.
-template <int ROWS, int D, int THREADS> LEAF void store_tile(u16 *dst, i64 row_stride, i64 col_stride, u32 src, int rows, bool vec) {
+// vec: 16 bytes a store (dst and the rows' strides are multiples of 16 bytes, col_stride is 1); else element by element.
+template <int ROWS, int D, int THREADS, class Rows> LEAF void store_tile(u16 *dst, Rows at, i64 col_stride, u32 src, int rows, bool vec) {
     constexpr int CHUNKS = padded(D) / 8, STEP = THREADS / CHUNKS;
     if (vec && D % 8 == 0) {
         int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
         if ((THREADS % CHUNKS == 0 || row < STEP) && (D % 16 == 0 || 8 * chunk < D))
-            ROLLED for (; row < min(rows, ROWS); row += STEP) *(uint4 *)(dst + row * row_stride + 8 * chunk) = ld_shared_16(src + tile_offset<D>(row, chunk));
+            ROLLED for (; row < ROWS && row_in(at, row, rows); row += STEP) *(uint4 *)(dst + row_at(at, row) + 8 * chunk) = ld_shared_16(src + tile_offset<D>(row, chunk));
     } else {
         ROLLED for (u32 i = threadIdx.x; i < ROWS * D; i += THREADS) {
             int row = i / D, col = i % D;
-            if (row < rows) dst[row * row_stride + col * col_stride] = ld_shared_2(src + tile_offset<D>(row, col / 8) + col % 8 * 2);
+            if (row_in(at, row, rows)) dst[row_at(at, row) + col * col_stride] = ld_shared_2(src + tile_offset<D>(row, col / 8) + col % 8 * 2);
         }
     }
 }

@@ -1,6 +1,6 @@
 //@ leaf TMap needs types
 // A tensor map as the driver encodes it: (channel, row, head, batch), boxes of 64 channels; or (64 channels, row, panel of 64 channels, head, batch), boxes of all
-// panels. 128-byte swizzle.
+// panels; with packed heads (channel, head, row, batch) or (64 channels, head, row, panel, batch). 128-byte swizzle.
 struct alignas(64) TMap { u64 word[16]; };
 
 //@ leaf tma_tile needs types LEAF UNROLL TMap
@@ -19,6 +19,33 @@ LEAF void tma_panels(u32 dst, const TMap &map, u32 bar, int row, int head, int b
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %3, %5, %6}], [%2];" ::"r"(dst), "l"(&map),
                  "r"(bar), "r"(0), "r"(row), "r"(head), "r"(batch)
                  : "memory");
+}
+
+//@ leaf tma_panels_packed needs types LEAF TMap
+// The same of a tile whose rows are several heads to each row of the tensor.
+LEAF void tma_panels_packed(u32 dst, const TMap &map, u32 bar, int row, int head, int batch) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %5, %4, %3, %6}], [%2];" ::"r"(dst), "l"(&map),
+                 "r"(bar), "r"(0), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
+
+//@ leaf tma_tile_packed needs types LEAF UNROLL TMap
+// As tma_tile, of a tile whose rows are several heads to each row of the tensor.
+template <int ROWS, int D> LEAF void tma_tile_packed(u32 dst, const TMap &map, u32 bar, int row, int head, int batch) {
+    UNROLL for (int p = 0; p < (D + 63) / 64; p++)
+        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %5, %4, %6}], [%2];" ::"r"(dst + p * ROWS * 128),
+                     "l"(&map), "r"(bar), "r"(p * 64), "r"(row), "r"(head), "r"(batch)
+                     : "memory");
+}
+
+//@ leaf tma_store_packed needs types LEAF UNROLL TMap
+// As tma_store, of a tile whose rows are PACK heads to each row of the tensor.
+template <int ROWS, int D, int PACK> LEAF void tma_store_packed(const TMap &map, u32 src, int first, int row, int head, int batch) {
+    UNROLL for (int p = 0; p < (D + 63) / 64; p++)
+        asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map), "r"(src + p * ROWS * 128 + first * 128),
+                     "r"(p * 64), "r"(head), "r"(row + first / PACK), "r"(batch)
+                     : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
 //@ leaf tma_store needs types LEAF UNROLL TMap

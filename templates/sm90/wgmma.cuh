@@ -49,20 +49,20 @@ template <class T, int ROWS, int FIRST, int COUNT, int N> LEAF void stage_panels
     }
 }
 
-//@ leaf store_panels needs types LEAF UNROLL ld_shared_16 ld_shared_2
+//@ leaf store_panels needs types LEAF UNROLL row_at ld_shared_16 ld_shared_2
 // This warp's 16 rows (from `row` on) of a tile in panels -> global; rows from `rows` on and channels from D on are not written. vec as in store_tile.
-template <int ROWS, int D> LEAF void store_panels(u16 *dst, i64 row_stride, i64 col_stride, u32 src, int row, int rows, bool vec) {
+template <int ROWS, int D, class Rows> LEAF void store_panels(u16 *dst, Rows at, i64 col_stride, u32 src, int row, int rows, bool vec) {
     int lane = threadIdx.x % 32;
     __syncwarp();
     if (vec && D % 8 == 0) {
         ROLLED for (int i = lane; i < 16 * (D / 8); i += 32) {
             int r = row + i / (D / 8), c = i % (D / 8);
-            if (r < rows) *(uint4 *)(dst + r * row_stride + 8 * c) = ld_shared_16(src + c / 8 * ROWS * 128 + r * 128 + ((c % 8 ^ r % 8) << 4));
+            if (row_in(at, r, rows)) *(uint4 *)(dst + row_at(at, r) + 8 * c) = ld_shared_16(src + c / 8 * ROWS * 128 + r * 128 + ((c % 8 ^ r % 8) << 4));
         }
     } else {
         ROLLED for (int i = lane; i < 16 * D; i += 32) {
             int r = row + i / D, c = i % D;
-            if (r < rows) dst[r * row_stride + c * col_stride] = ld_shared_2(src + c / 64 * ROWS * 128 + r * 128 + ((c / 8 % 8 ^ r % 8) << 4) + c % 8 * 2);
+            if (row_in(at, r, rows)) dst[row_at(at, r) + c * col_stride] = ld_shared_2(src + c / 64 * ROWS * 128 + r * 128 + ((c / 8 % 8 ^ r % 8) << 4) + c % 8 * 2);
         }
     }
 }
@@ -94,20 +94,20 @@ LEAF void quad_transpose(u32 (&w)[4]) {
     r = __shfl_xor_sync(~0u, q & 2 ? w[1] : w[3], 2); if (q & 2) w[1] = r; else w[3] = r;
 }
 
-//@ leaf store_quads needs types LEAF UNROLL quad_transpose store_c
+//@ leaf store_quads needs types LEAF UNROLL row_at quad_transpose store_c
 // As store_c for one m16 tile, in 16-byte pieces where vec allows: a quad turns four pieces of 4 words so that each lane holds one.
-template <class T, int D, int N> LEAF void store_quads(u16 *dst, i64 row_stride, i64 col_stride, const float (&c)[1][N][4], int row, int rows, bool vec) {
+template <class T, int D, class Rows, int N> LEAF void store_quads(u16 *dst, Rows at, i64 col_stride, const float (&c)[1][N][4], int row, int rows, bool vec) {
     if (!vec || D % 32 != 0) {
-        store_c<T, D>(dst, row_stride, col_stride, c, row, rows, vec);
+        store_c<T, D>(dst, at, col_stride, c, row, rows, vec);
         return;
     }
     UNROLL for (int r = 0; r < 2; r++) {
-        u16 *line = dst + (row + r * 8) * row_stride + threadIdx.x % 4 * 8;
+        u16 *line = dst + row_at(at, row + r * 8) + threadIdx.x % 4 * 8;
         UNROLL for (int p = 0; p < D / 32; p++) {
             u32 w[4];
             UNROLL for (int i = 0; i < 4; i++) w[i] = T::pack(c[0][4 * p + i][2 * r], c[0][4 * p + i][2 * r + 1]);
             quad_transpose(w);
-            if (row + r * 8 < rows) *(uint4 *)(line + p * 32) = make_uint4(w[0], w[1], w[2], w[3]);
+            if (row_in(at, row + r * 8, rows)) *(uint4 *)(line + p * 32) = make_uint4(w[0], w[1], w[2], w[3]);
         }
     }
 }

@@ -8,11 +8,11 @@
 
 static const attngen_dim D16[] = {{"D", 16}, {NULL, 0}};
 static const char SPEC[] =
-    "attention: window\nparams:\n  cap: {float: 8.0}\n  w: {int: 20}\nscore: cap * tanh(s / cap)\nmask: k <= q and q - k < w\n";
+    "attention: window\nheads: {group: 2}\nparams:\n  cap: {float: 8.0}\n  w: {int: 20}\nscore: cap * tanh(s / cap)\nmask: k <= q and q - k < w\n";
 
 static const Case small_shapes[] = {
     {.B = 2, .Hkv = 2, .group = 2, .Sq = 40, .Sk = 100, .offset = ATTNGEN_ALIGN_END},
-    {.B = 1, .Hkv = 1, .group = 3, .Sq = 65, .Sk = 33, .offset = 0, .layout = LAY_BSHD},
+    {.B = 1, .Hkv = 1, .group = 2, .Sq = 65, .Sk = 33, .offset = 0, .layout = LAY_BSHD},
 };
 
 /* The text behind the head comment, which prints the schedule. */
@@ -57,7 +57,7 @@ static const Change mma_sync_change[] = {
     {F_TILE_M, 64, F_TILE_M, 64},     {F_TILE_N, 32, F_TILE_N, 32},     {F_Q_OPERAND, 1, F_Q_OPERAND, 1}, {F_WARPS, 1, F_WARPS, 1},
     {F_K_STAGES, 3, F_K_STAGES, 3},   {F_V_STAGES, 3, F_V_STAGES, 3},   {F_O_STORE, 1, F_O_STORE, 1},     {F_ACQUIRE, 1, F_ACQUIRE, 1},
     {F_LOOP_FORM, 0, F_LOOP_FORM, 0}, {F_DIRECTION, 1, F_DIRECTION, 1}, {F_LONGEST, 1, F_LONGEST, 1},     {F_GROUP_MB, 1, F_GROUP_MB, 1},
-    {F_PER_SM, 2, F_PER_SM, 2},       {F_RESCALE, 1, F_RESCALE, 1},     {F_TANH, 1, F_TANH, 1},
+    {F_PER_SM, 2, F_PER_SM, 2},       {F_RESCALE, 1, F_RESCALE, 1},     {F_TANH, 1, F_TANH, 1},           {F_PACK_GQA, 1, F_PACK_GQA, 1},
 };
 static const Change wgmma_change[] = {
     {F_TILE_M, 192, F_CONSUMERS, 3},      {F_TILE_N, 32, F_TILE_N, 32},
@@ -71,6 +71,7 @@ static const Change wgmma_change[] = {
     {F_PERSISTENT, 0, F_PERSISTENT, 0},   {F_PERSISTENT, 1, F_PERSISTENT, 1},
     {F_FETCH_AHEAD, 3, F_FETCH_AHEAD, 3}, {F_SOFTMAX, 1, F_SOFTMAX, 1},
     {F_P_OPERAND, 1, F_P_OPERAND, 1},     {F_TANH, 1, F_TANH, 1},
+    {F_PACK_GQA, 1, F_PACK_GQA, 1},
 };
 
 static void must_be_right_on_small_shapes(const Compilation *c) {

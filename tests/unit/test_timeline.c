@@ -19,7 +19,8 @@ static Compilation *shipped(const char *name, const char *arch, double D, const 
     if (old) ag_put(&text, "%s", new);
     at += old ? strlen(old) : 0;
     ag_putn(&text, at, s.len - (size_t)(at - s.text));
-    Compilation *c = compile_raw(CAUSAL, text.s, arch, dims, NULL);
+    Compilation *c =
+        compile_raw(strstr(name, "pack_gqa") ? "attention: causal\nheads: {group: 8}\nmask: k <= q\n" : CAUSAL, text.s, arch, dims, NULL);
     ag_buf_free(&text);
     must_compile(c);
     return c;

@@ -19,9 +19,9 @@ static ProgramMeta mapped_program(void) {
     snprintf(m.arch, sizeof m.arch, "sm_90a");
     m.dtype = ATTNGEN_BF16;
     m.ntmap = 3;
-    m.tmap[0] = (TmapMeta){.tensor = Q, .box_rows = 64};
-    m.tmap[1] = (TmapMeta){.tensor = K, .box_rows = 128};
-    m.tmap[2] = (TmapMeta){.tensor = V, .box_rows = 176};
+    m.tmap[0] = (TmapMeta){.tensor = Q, .box_rows = 64, .pack = 1};
+    m.tmap[1] = (TmapMeta){.tensor = K, .box_rows = 128, .pack = 1};
+    m.tmap[2] = (TmapMeta){.tensor = V, .box_rows = 176, .pack = 1};
     k->slot[7] = (Slot){SLOT_TMAP, 1, 0, 64};
     k->slot[8] = (Slot){SLOT_TMAP, 0, 0, 192};
     k->slot[9] = (Slot){SLOT_TMAP, 2, 0, 320};
@@ -75,8 +75,9 @@ static FakeMap map_at(size_t offset) {
 
 static void assert_map(size_t offset, FakeMap expected) {
     FakeMap m = map_at(offset);
-    expected.box[0] = 64, expected.box[2] = expected.box[3] = 1;
-    for (int i = 0; i < 4; i++) expected.step[i] = 1;
+    expected.box[0] = 64;
+    for (int i = 2; i < 5; i++)
+        if (expected.dim[i] && !expected.box[i]) expected.box[i] = 1;
     expected.swizzle = 3, expected.promotion = 2; /* 128 bytes each */
     assert_memory_equal(&m, &expected, sizeof m);
 }
@@ -98,6 +99,29 @@ static void test_maps(void **state) {
     assert_int_equal(launch_args(l, usual(64), &x), ATTNGEN_OK);
     assert_string_equal(fake.calls, "current device map64 map128 map176 current device launch ");
     assert_int_equal(map_at(64).type, 6);
+    ag_driver_unload(l);
+}
+
+/* Panels at once, and heads before rows. */
+static void test_maps_of_panels_and_packed_heads(void **state) {
+    (void)state;
+    launched = mapped_program();
+    launched.D = launched.Dv = 128;
+    launched.tmap[0] = (TmapMeta){.tensor = Q, .box_rows = 64, .pack = 2};
+    launched.tmap[1] = (TmapMeta){.tensor = K, .box_rows = 128, .panels = 2, .pack = 1};
+    launched.tmap[2] = (TmapMeta){.tensor = Q, .box_rows = 64, .panels = 2, .pack = 2};
+    assert_true(ag_meta_valid(&launched));
+    Loaded *l = load(0);
+    Args x = contiguous(128);
+    for (int i = Q; i <= V; i++) x.a[i].data = memory;
+    assert_int_equal(launch_args(l, usual(128), &x), ATTNGEN_OK);
+    assert_map(192, (FakeMap){.address = memory, .dim = {128, 4, 8, 2}, .stride = {2048, 256, 8192}, .box = {0, 2, 32}, .type = 9});
+    assert_map(64, (FakeMap){.address = memory, .dim = {64, 16, 2, 2, 2}, .stride = {256, 128, 4096, 8192}, .box = {0, 128, 2}, .type = 9});
+    assert_map(320, (FakeMap){.address = memory, .dim = {64, 4, 8, 2, 2}, .stride = {2048, 256, 128, 8192}, .box = {0, 2, 32, 2}, .type = 9});
+    launched.tmap[0].pack = 3;
+    assert_false(ag_meta_valid(&launched));
+    launched.tmap[0].pack = 0;
+    assert_false(ag_meta_valid(&launched));
     ag_driver_unload(l);
 }
 
@@ -189,8 +213,8 @@ static void test_maps_of_small_tensors(void **state) {
     assert_int_equal(launch_args(l, sizes(1, 1, 1, 1, 1, 0, 64), &x), ATTNGEN_OK);
     for (size_t offset = 64; offset <= 320; offset += 128) {
         FakeMap m = map_at(offset);
-        assert_memory_equal(m.dim, ((uint64_t[4]){64, 1, 1, 1}), sizeof m.dim);
-        assert_memory_equal(m.stride, ((uint64_t[3]){128, 128, 128}), sizeof m.stride);
+        assert_memory_equal(m.dim, ((uint64_t[5]){64, 1, 1, 1}), sizeof m.dim);
+        assert_memory_equal(m.stride, ((uint64_t[4]){128, 128, 128}), sizeof m.stride);
     }
     ag_driver_unload(l);
 }
@@ -291,10 +315,15 @@ static void test_driver_without_maps(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_meta_valid), DRIVER(test_maps),
-        DRIVER(test_maps_are_kept),        DRIVER(test_map_fails),
-        DRIVER(test_maps_of_a_thread),     DRIVER(test_maps_of_small_tensors),
-        DRIVER(test_maps_without_keys),    DRIVER(test_not_mappable),
+        cmocka_unit_test(test_meta_valid),
+        DRIVER(test_maps),
+        DRIVER(test_maps_of_panels_and_packed_heads),
+        DRIVER(test_maps_are_kept),
+        DRIVER(test_map_fails),
+        DRIVER(test_maps_of_a_thread),
+        DRIVER(test_maps_of_small_tensors),
+        DRIVER(test_maps_without_keys),
+        DRIVER(test_not_mappable),
         DRIVER(test_driver_without_maps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@
 // Schedule
 //   tile.m                     128
 //   tile.n                     64
+//   tile.pack_gqa              false
 //   mma.family                 mma_sync
 //   mma.q_operand              smem
 //   roles.warps                4
@@ -201,6 +202,10 @@ template <class T, int D, int MT> LEAF void stage_c(u32 dst, const float (&c)[MT
         }
 }
 
+// Where row `row` of a tensor begins, in elements, and whether it is one of its first `rows`.
+LEAF i64 row_at(i64 stride, int row) { return row * stride; }
+LEAF bool row_in(i64, int row, int rows) { return row < rows; }
+
 // Reads 16 bytes of shared memory.
 LEAF uint4 ld_shared_16(u32 addr) {
     uint4 x;
@@ -212,17 +217,17 @@ LEAF uint4 ld_shared_16(u32 addr) {
 LEAF u16 ld_shared_2(u32 addr) { u16 x; asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(addr) : "memory"); return x; }
 
 // Shared -> global: the first `rows` rows and D channels of a tile of ROWS rows, all THREADS threads. Strides in elements.
-// vec: 16 bytes a store (dst and row_stride are multiples of 16 bytes, col_stride is 1); else element by element.
-template <int ROWS, int D, int THREADS> LEAF void store_tile(u16 *dst, i64 row_stride, i64 col_stride, u32 src, int rows, bool vec) {
+// vec: 16 bytes a store (dst and the rows' strides are multiples of 16 bytes, col_stride is 1); else element by element.
+template <int ROWS, int D, int THREADS, class Rows> LEAF void store_tile(u16 *dst, Rows at, i64 col_stride, u32 src, int rows, bool vec) {
     constexpr int CHUNKS = padded(D) / 8, STEP = THREADS / CHUNKS;
     if (vec && D % 8 == 0) {
         int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
         if ((THREADS % CHUNKS == 0 || row < STEP) && (D % 16 == 0 || 8 * chunk < D))
-            ROLLED for (; row < min(rows, ROWS); row += STEP) *(uint4 *)(dst + row * row_stride + 8 * chunk) = ld_shared_16(src + tile_offset<D>(row, chunk));
+            ROLLED for (; row < ROWS && row_in(at, row, rows); row += STEP) *(uint4 *)(dst + row_at(at, row) + 8 * chunk) = ld_shared_16(src + tile_offset<D>(row, chunk));
     } else {
         ROLLED for (u32 i = threadIdx.x; i < ROWS * D; i += THREADS) {
             int row = i / D, col = i % D;
-            if (row < rows) dst[row * row_stride + col * col_stride] = ld_shared_2(src + tile_offset<D>(row, col / 8) + col % 8 * 2);
+            if (row_in(at, row, rows)) dst[row_at(at, row) + col * col_stride] = ld_shared_2(src + tile_offset<D>(row, col / 8) + col % 8 * 2);
         }
     }
 }
