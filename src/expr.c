@@ -171,7 +171,15 @@ static Tree copy(Parser *p, Tree t) {
     if (!c.e) return none;
     c.e->value = t.e->value;
     c.e->name = t.e->name;
-    return (Tree){c.e, c.levels};
+    if (t.e->op != OP_LOAD) return c;
+    c.e->sub = NEWN(p->d->arena, Ast *, (size_t)t.e->nsub);
+    for (; c.e->nsub < t.e->nsub; c.e->nsub++) {
+        Tree s = copy(p, (Tree){t.e->sub[c.e->nsub], 0});
+        if (!s.e) return none;
+        c.e->sub[c.e->nsub] = s.e;
+        if (c.levels <= s.levels) c.levels = s.levels + 1;
+    }
+    return c;
 }
 
 /* ---- grammar; `min` is the lowest precedence that may be taken, see op.def */
@@ -214,8 +222,7 @@ static Tree call(Parser *p, Token name) {
     Op op = ag_expr_function(name.text);
     Tree arg[3] = {none, none, none};
     int n = 0;
-    if (ag_str_is(name.text, "dot"))
-        return FAIL(p, ag_unsupported, span_of(p, name), "captured tensors ('inputs') are not in this version of attngen");
+    if (ag_str_is(name.text, "dot")) return FAIL(p, ag_unsupported, span_of(p, name), "'dot' is not in this version of attngen");
     if (op == OP_COUNT) {
         const char *near[OP_COUNT + 1];
         int m = 0;
@@ -244,6 +251,28 @@ static Tree call(Parser *p, Token name) {
     return node(p, op, ag_span_join(span_of(p, name), span_of(p, close)), arg[0], arg[1], arg[2]);
 }
 
+/* name[x, ...], with the current token after the bracket. */
+static Tree subscripts(Parser *p, Token name) {
+    Ast *sub[INPUT_MAX_DIMS];
+    int n = 0, levels = 0;
+    do {
+        Tree x = expression(p, PREC_IF);
+        if (p->failed) return none;
+        if (n == INPUT_MAX_DIMS) return FAIL(p, ag_error, x.e->span, "more than %d subscripts; no input has more dims", INPUT_MAX_DIMS);
+        sub[n++] = x.e;
+        if (x.levels > levels) levels = x.levels;
+    } while (accept(p, ","));
+    Token close = p->tok;
+    if (!expect(p, "]", "',' or ']'")) return none;
+    Tree t = node(p, OP_LOAD, ag_span_join(span_of(p, name), span_of(p, close)), (Tree){NULL, levels}, none, none);
+    if (!t.e) return none;
+    t.e->name = name.text;
+    t.e->sub = NEWN(p->d->arena, Ast *, (size_t)n);
+    memcpy(t.e->sub, sub, (size_t)n * sizeof *sub);
+    t.e->nsub = n;
+    return t;
+}
+
 static Tree name_or_call(Parser *p) {
     Token t = p->tok;
     bool yes = at(p, "true"), no = at(p, "false");
@@ -254,10 +283,7 @@ static Tree name_or_call(Parser *p) {
     }
     advance(p);
     if (accept(p, "(")) return call(p, t);
-    if (at(p, "[")) {
-        return FAIL(p, ag_unsupported, ag_span_join(span_of(p, t), span_of(p, p->tok)),
-                    "captured tensors ('inputs') are not in this version of attngen");
-    }
+    if (!yes && !no && accept(p, "[")) return subscripts(p, t);
     Tree v = leaf(p, yes || no ? OP_CONST : OP_VAL, t);
     if (v.e && (yes || no)) v.e->value = (Scalar){T_BOOL, {.b = yes}};
     return v;

@@ -4,16 +4,18 @@
 
 #include "input.h"
 
-/* Parses the text of a scalar node into an untyped tree: names are OP_VAL leaves, calls have their op.  Reports the first error; NULL then. */
+/* Parses the text of a scalar node into an untyped tree: names are OP_VAL leaves, names with subscripts OP_LOAD, calls have their op.  Reports the first error; NULL then. */
 Ast *ag_expr_parse(Diag *d, const Doc *text);
 
 /* What an expression may name, and what it should be; filled in by ag_expr_type. */
 typedef struct ExprUse {
-    Type want;       /* T_BOOL: a mask, s is refused; T_FLOAT: a score; T_NONE: any type */
-    int nlet;        /* spec->let[0 .. nlet) are visible, the others come later; at nlet is the one being defined */
-    int depth;       /* out: as in Let */
-    bool uses_score; /* out */
-    Scalar constant; /* out */
+    Type want;                 /* T_BOOL: a mask, s is refused; T_FLOAT: a score, or the output; T_NONE: any type */
+    bool output;               /* branches and d have a value; s and k have none */
+    int nlet;                  /* spec->let[0 .. nlet) are visible, the others come later; at nlet is the one being defined */
+    int depth;                 /* out: as in Let */
+    bool uses_score, uses_key; /* out */
+    Scalar constant;           /* out */
+    uint32_t inputs, branches; /* out: bit by index of those named here, not through lets; also after errors */
 } ExprUse;
 /* Resolves names and types the tree in place, promoting int to float; reports every error.  NULL after errors. */
 Ast *ag_expr_type(Diag *d, const Spec *spec, Ast *e, ExprUse *use);

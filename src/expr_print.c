@@ -31,6 +31,15 @@ static void print_leaf(Buf *out, const Spec *spec, const Ast *e) {
     case OP_SIZE: ag_put(out, "%s", ag_size_name[e->index]); break;
     case OP_PARAM: ag_put(out, "%.*s", STRF(spec->param[e->index].name)); break;
     case OP_LET: ag_put(out, "%.*s", STRF(spec->let[e->index].name)); break;
+    case OP_BRANCH: ag_put(out, "%.*s", STRF(spec->branch[e->index].name)); break;
+    case OP_LOAD:
+        ag_put(out, "%.*s", STRF(spec->input[e->index].name));
+        for (int i = 0; i < e->nsub; i++) {
+            ag_put(out, i ? ", " : "[");
+            print(out, spec, e->sub[i], PREC_IF);
+        }
+        if (e->nsub) ag_put(out, "]");
+        break;
     default: ag_put(out, "s"); break;
     }
 }

@@ -7,13 +7,13 @@
 typedef struct Known {
     Scalar constant; /* type T_NONE: not known now */
     int levels;
-    bool uses_score;
+    bool uses_score, uses_key;
 } Known;
 
 typedef struct Typing {
     Diag *d;
     const Spec *spec;
-    const ExprUse *use;
+    ExprUse *use;
     int nerror;
 } Typing;
 
@@ -39,6 +39,24 @@ static int find_let(const Spec *s, Str name) {
     return -1;
 }
 
+static int find_input(const Spec *s, Str name) {
+    for (int i = 0; i < s->ninput; i++)
+        if (ag_str_eq(s->input[i].name, name)) return i;
+    return -1;
+}
+
+static int find_branch(const Spec *s, Str name) {
+    for (int i = 0; i < s->nbranch; i++)
+        if (ag_str_eq(s->branch[i].name, name)) return i;
+    return -1;
+}
+
+static bool is_derive(const Spec *s, Str name) {
+    for (int i = 0; i < s->nderive; i++)
+        if (ag_str_eq(s->derive[i].name, name)) return true;
+    return false;
+}
+
 bool ag_expr_is_reserved(Str name) {
     bool keyword = false;
     for (int i = 0; ag_expr_keyword[i]; i++) keyword |= ag_str_is(name, ag_expr_keyword[i]);
@@ -48,13 +66,16 @@ bool ag_expr_is_reserved(Str name) {
 
 static void unknown_name(Typing *t, const Ast *e) {
     const Spec *s = t->spec;
-    const char *near[AX_COUNT + SZ_COUNT + SPEC_MAX_PARAMS + SPEC_MAX_LETS + 2];
+    const char *near[AX_COUNT + SZ_COUNT + SPEC_MAX_PARAMS + SPEC_MAX_LETS + SPEC_MAX_INPUTS + SPEC_MAX_BRANCHES + 2];
+    bool output = t->use->output;
     int n = 0;
     for (int i = 0; i < AX_COUNT; i++)
-        if (i != AX_D) near[n++] = ag_axis_name[i];
+        if (i != (output ? AX_K : AX_D)) near[n++] = ag_axis_name[i];
     for (int i = 0; i < SZ_COUNT; i++) near[n++] = ag_size_name[i];
     for (int i = 0; i < s->nparam; i++) near[n++] = ag_str_copy(t->d->arena, s->param[i].name).s;
     for (int i = 0; i < t->use->nlet; i++) near[n++] = ag_str_copy(t->d->arena, s->let[i].name).s;
+    for (int i = 0; i < s->ninput; i++) near[n++] = ag_str_copy(t->d->arena, s->input[i].name).s;
+    for (int i = 0; output && i < s->nbranch; i++) near[n++] = ag_str_copy(t->d->arena, s->branch[i].name).s;
     near[n] = NULL;
     const char *hint = ag_nearest(e->name, near);
     Str shown = ag_clip(t->d->arena, e->name);
@@ -63,8 +84,68 @@ static void unknown_name(Typing *t, const Ast *e) {
     else if (hint)
         ag_error(t->d, e->span, "unknown name '%.*s'; did you mean '%s'?", STRF(shown), hint);
     else
-        ag_error(t->d, e->span, "unknown name '%.*s'; it is no axis, size, parameter or let", STRF(shown));
+        ag_error(t->d, e->span, "unknown name '%.*s'; it is no %saxis, size, parameter%s or let", STRF(shown), output ? "branch, " : "",
+                 s->ninput ? ", input" : "");
 }
+
+/* ---- captured tensors, branches */
+
+/* An input as it is written in an expression: gate[b, q, h, 0]. */
+static const char *as_indexed(const Typing *t, const Input *x) {
+    Str text = ag_fmt(t->d->arena, "%.*s", STRF(x->name));
+    for (int i = 0; i < x->rank; i++) {
+        bool axis = x->dim[i].kind == DIM_AXIS;
+        text = ag_fmt(t->d->arena, "%s%s%s", text.s, i ? ", " : "[", axis ? ag_axis_name[x->dim[i].axis] : "0");
+    }
+    return ag_fmt(t->d->arena, "%s%s", text.s, x->rank ? "]" : "").s;
+}
+
+/* Whether `e`, that names input i, has as many subscripts as it has dims. */
+static bool resolve_input(Typing *t, Ast *e, int i) {
+    const Input *x = &t->spec->input[i];
+    Str shown = ag_clip(t->d->arena, e->name);
+    t->use->inputs |= (uint32_t)1 << i;
+    if (x->rank < 0) return false; /* reported where it is defined */
+    e->op = OP_LOAD, e->index = i, e->type = ag_dtype_value(x->type);
+    if (e->nsub == x->rank) return true;
+    if (x->rank == 0)
+        ag_error(t->d, e->span, "'%.*s' is a single number, without subscripts", STRF(shown));
+    else
+        ag_error(t->d, e->span, "'%.*s' has %d dim%s, found %d subscript%s; write %s", STRF(shown), x->rank, x->rank == 1 ? "" : "s", e->nsub,
+                 e->nsub == 1 ? "" : "s", as_indexed(t, x));
+    return false;
+}
+
+static bool resolve_branch(Typing *t, Ast *e, int i) {
+    t->use->branches |= (uint32_t)1 << i;
+    e->op = OP_BRANCH, e->index = i, e->type = T_FLOAT;
+    if (t->use->output) return !t->spec->branch[i].bad;
+    ag_error(t->d, e->span, "'%.*s' is a branch; only 'output' can use what it gives", STRF(ag_clip(t->d->arena, e->name)));
+    return false;
+}
+
+/* The name before a bracket. */
+static bool resolve_indexed(Typing *t, Ast *e) {
+    const Spec *s = t->spec;
+    Str name = e->name, shown = ag_clip(t->d->arena, name);
+    const char *near[SPEC_MAX_INPUTS + 1];
+    int n = 0, i = find_input(s, name);
+    if (i >= 0) return resolve_input(t, e, i);
+    bool known = ag_expr_is_reserved(name) || find_param(s, name) >= 0 || find_let(s, name) >= 0 || find_branch(s, name) >= 0 || is_derive(s, name);
+    for (; n < s->ninput; n++) near[n] = ag_str_copy(t->d->arena, s->input[n].name).s;
+    near[n] = NULL;
+    const char *hint = known ? NULL : ag_nearest(name, near);
+    Span at = {e->span.file, e->span.off, (uint32_t)name.n};
+    if (known)
+        ag_error(t->d, at, "'%.*s' takes no subscripts; only captured tensors, those of 'inputs', do", STRF(shown));
+    else if (hint)
+        ag_error(t->d, at, "unknown input '%.*s'; did you mean '%s'?", STRF(shown), hint);
+    else
+        ag_error(t->d, at, "unknown input '%.*s'; captured tensors are declared in 'inputs', such as %.*s: {f32: [b, q]}", STRF(shown), STRF(shown));
+    return false;
+}
+
+/* ---- */
 
 /* Turns a name into a leaf.  false: reported here or, for a let with errors, where it is defined. */
 static bool resolve(Typing *t, Ast *e) {
@@ -73,13 +154,21 @@ static bool resolve(Typing *t, Ast *e) {
     int i;
     if (ag_str_is(name, "s")) {
         e->op = OP_SCORE, e->type = T_FLOAT;
-        if (t->use->want != T_BOOL) return true;
+        if (t->use->want != T_BOOL && !t->use->output) return true;
+        if (t->use->output) {
+            ag_error(t->d, e->span, "'s' has no value in 'output'; a score belongs to a query and a key, put this into the 'score' of a branch");
+            return false;
+        }
         ag_error(t->d, e->span, "'s' cannot be used in a mask; a mask depends on positions only, put what depends on scores into 'score'");
         return false;
     }
     if ((i = index_of(ag_axis_name, AX_COUNT, name)) >= 0) {
         e->op = OP_AXIS, e->index = i, e->type = T_INT;
-        if (i != AX_D) return true;
+        if (i == AX_K && t->use->output) {
+            ag_error(t->d, e->span, "'k' has no value in 'output'; it combines what the branches give for a query, at [b, q, h, d]");
+            return false;
+        }
+        if (i != AX_D || t->use->output) return true;
         ag_error(t->d, e->span, "'d' has no value here; a score belongs to a query and a key, not to a channel (the head dim is 'D')");
         return false;
     }
@@ -91,6 +180,13 @@ static bool resolve(Typing *t, Ast *e) {
         e->op = OP_PARAM, e->index = i, e->type = s->param[i].type;
         return true;
     }
+    if ((i = find_input(s, name)) >= 0) return resolve_input(t, e, i);
+    if ((i = find_branch(s, name)) >= 0) return resolve_branch(t, e, i);
+    if (is_derive(s, name)) {
+        ag_error(t->d, e->span, "'%.*s' is a derived tensor; branches use those by 'keys', 'values' and 'blocks', expressions cannot",
+                 STRF(ag_clip(t->d->arena, name)));
+        return false;
+    }
     if ((i = find_let(s, name)) < 0) {
         unknown_name(t, e);
         return false;
@@ -101,6 +197,9 @@ static bool resolve(Typing *t, Ast *e) {
         ag_error(t->d, e->span, "'%.*s' is defined by itself", STRF(ag_clip(t->d->arena, name)));
     else if (s->let[i].value && s->let[i].uses_score && t->use->want == T_BOOL)
         ag_error(t->d, e->span, "'%.*s' depends on 's', which cannot be used in a mask", STRF(ag_clip(t->d->arena, name)));
+    else if (s->let[i].value && t->use->output && (s->let[i].uses_score || s->let[i].uses_key))
+        ag_error(t->d, e->span, "'%.*s' depends on '%s', which has no value in 'output'", STRF(ag_clip(t->d->arena, name)),
+                 s->let[i].uses_score ? "s" : "k");
     else if (s->let[i].value) {
         e->op = OP_LET, e->index = i, e->type = s->let[i].value->type;
         return true;
@@ -110,16 +209,47 @@ static bool resolve(Typing *t, Ast *e) {
 
 static Known known_leaf(const Typing *t, const Ast *e) {
     const Spec *s = t->spec;
-    Known k = {.levels = 1, .uses_score = e->op == OP_SCORE};
+    Known k = {.levels = 1, .uses_score = e->op == OP_SCORE, .uses_key = e->op == OP_AXIS && e->index == AX_K};
     if (e->op == OP_CONST) k.constant = e->value;
     if (e->op == OP_SIZE && e->index == SZ_D) k.constant = (Scalar){T_INT, {.i = s->D}};
     if (e->op == OP_SIZE && e->index == SZ_DV) k.constant = (Scalar){T_INT, {.i = s->Dv}};
     if (e->op == OP_PARAM && s->param[e->index].bound) k.constant = s->param[e->index].value;
     if (e->op == OP_LET) {
         const Let *l = &s->let[e->index];
-        k = (Known){l->constant, 1 + l->depth, l->uses_score};
+        k = (Known){l->constant, 1 + l->depth, l->uses_score, l->uses_key};
     }
     return k;
+}
+
+/* Whether `sub` can stand as subscript i of x; where it and the dim are known now, whether it is in range. */
+static bool subscript_fits(Typing *t, const Input *x, int i, const Ast *sub, const Known *k) {
+    const Dim *dim = &x->dim[i];
+    int64_t at = k->constant.u.i;
+    if (sub->type == T_NONE) return false;
+    if (sub->type != T_INT) {
+        ag_error(t->d, sub->span, "a subscript is an int; this is %s%s", ag_type_name(sub->type), sub->type == T_FLOAT ? ", write floor(...)" : "");
+        return false;
+    }
+    if (k->constant.type == T_NONE || dim->kind != DIM_CONST || dim->n.n == 1 || (at >= 0 && at < dim->n.n)) return true;
+    ag_error(t->d, sub->span, "subscript %lld is out of range; dim %d of '%.*s' has elements 0 to %d", (long long)at, i + 1,
+             STRF(ag_clip(t->d->arena, x->name)), dim->n.n - 1);
+    return false;
+}
+
+/* A captured tensor with its subscripts. */
+static Known type_load(Typing *t, Ast *e) {
+    const Input *x = &t->spec->input[e->index];
+    Known all = {.levels = 1};
+    bool ok = true;
+    for (int i = 0; i < e->nsub; i++) {
+        Known k = type_tree(t, e->sub[i]);
+        ok &= subscript_fits(t, x, i, e->sub[i], &k);
+        all.uses_score |= k.uses_score;
+        all.uses_key |= k.uses_key;
+        if (all.levels <= k.levels) all.levels = k.levels + 1;
+    }
+    if (!ok) e->type = T_NONE;
+    return all;
 }
 
 /* ---- operations */
@@ -206,6 +336,7 @@ static Known type_operation(Typing *t, Ast *e) {
         value[i] = k[i].constant;
         constant &= value[i].type != T_NONE;
         all.uses_score |= k[i].uses_score;
+        all.uses_key |= k[i].uses_key;
         if (k[i].levels > all.levels) all.levels = k[i].levels;
     }
     all.levels++;
@@ -222,11 +353,11 @@ static Known type_operation(Typing *t, Ast *e) {
 /* Types `e` in place; leaves T_NONE, and counts nothing twice, where something below it was wrong. */
 static Known type_tree(Typing *t, Ast *e) {
     if (e->op == OP_CONST) e->type = e->value.type;
-    if (e->op == OP_VAL && !resolve(t, e)) {
+    if ((e->op == OP_VAL && !resolve(t, e)) || (e->op == OP_LOAD && !resolve_indexed(t, e))) {
         e->type = T_NONE;
         return (Known){0};
     }
-    Known k = ag_op_has(e->op, 'L') ? known_leaf(t, e) : type_operation(t, e);
+    Known k = e->op == OP_LOAD ? type_load(t, e) : ag_op_has(e->op, 'L') ? known_leaf(t, e) : type_operation(t, e);
     if (e->type != T_NONE && k.levels > EXPR_MAX_LEVELS) {
         ag_error(t->d, e->span, "the expression is more than %d operations deep, lets included", EXPR_MAX_LEVELS);
         e->type = T_NONE;
@@ -243,12 +374,15 @@ Ast *ag_expr_type(Diag *d, const Spec *spec, Ast *e, ExprUse *use) {
         return NULL;
     }
     if (use->want == T_FLOAT && e->type == T_BOOL) {
-        ag_error(d, e->span, "a score is a number; this is bool (conditions belong into 'mask', or write x if c else y)");
+        const char *what = use->output ? "the output is a number; this is bool (write x if c else y)"
+                                       : "a score is a number; this is bool (conditions belong into 'mask', or write x if c else y)";
+        ag_error(d, e->span, "%s", what);
         return NULL;
     }
     if (use->want == T_FLOAT) promote(&t, &e, &k);
     use->depth = k.levels;
     use->uses_score = k.uses_score;
+    use->uses_key = k.uses_key;
     use->constant = k.constant;
     return e;
 }

@@ -54,9 +54,8 @@ float ag_round_to(DType t, float x) {
     switch (t) {
     case DT_F16: return f16_to(f16_from(x));
     case DT_BF16: return float_of((uint32_t)bf16_from(x) << 16);
-    case DT_F32: break;
+    default: return x;
     }
-    return x;
 }
 
 /* ---- elements */
@@ -67,39 +66,71 @@ static void *element(const HostTensor *t, int64_t i0, int64_t i1, int64_t i2, in
 }
 
 /* The bits of an element in the low end. */
-static uint32_t load(const HostTensor *t, const void *at) {
+static uint64_t load(const HostTensor *t, const void *at) {
+    uint8_t byte;
     uint16_t half;
     uint32_t word;
-    memcpy(&half, at, sizeof half);
-    if (t->type != DT_F32) return half;
-    memcpy(&word, at, sizeof word);
-    return word;
+    uint64_t bits;
+    switch (ag_dtype_bytes(t->type)) {
+    case 1: memcpy(&byte, at, sizeof byte); return byte;
+    case 2: memcpy(&half, at, sizeof half); return half;
+    case 4: memcpy(&word, at, sizeof word); return word;
+    default: memcpy(&bits, at, sizeof bits); return bits;
+    }
 }
 
-static void store(const HostTensor *t, void *at, uint32_t bits) {
+static void store(const HostTensor *t, void *at, uint64_t bits) {
+    uint8_t byte = (uint8_t)bits;
     uint16_t half = (uint16_t)bits;
-    if (t->type == DT_F32)
-        memcpy(at, &bits, sizeof bits);
-    else
-        memcpy(at, &half, sizeof half);
+    uint32_t word = (uint32_t)bits;
+    switch (ag_dtype_bytes(t->type)) {
+    case 1: memcpy(at, &byte, sizeof byte); break;
+    case 2: memcpy(at, &half, sizeof half); break;
+    case 4: memcpy(at, &word, sizeof word); break;
+    default: memcpy(at, &bits, sizeof bits); break;
+    }
+}
+
+/* The value of an int from its bits. */
+static int64_t int_of(DType t, uint64_t u) {
+    switch (t) {
+    case DT_I32: return (int64_t)(u ^ 0x80000000u) - 0x80000000;
+    case DT_BOOL: return u != 0;
+    default: return (int64_t)u;
+    }
+}
+
+static double number_of(DType t, uint64_t u) {
+    switch (t) {
+    case DT_F16: return f16_to((uint16_t)u);
+    case DT_BF16: return float_of((uint32_t)u << 16);
+    case DT_F32: return float_of((uint32_t)u);
+    default: return (double)int_of(t, u);
+    }
 }
 
 double ag_host_get(const HostTensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
-    uint32_t u = load(t, element(t, i0, i1, i2, i3));
-    switch (t->type) {
-    case DT_F16: return f16_to((uint16_t)u);
-    case DT_BF16: return float_of(u << 16);
-    case DT_F32: break;
-    }
-    return float_of(u);
+    return number_of(t->type, load(t, element(t, i0, i1, i2, i3)));
 }
 
+static const void *element_at(const HostTensor *t, const int64_t *index, int rank) {
+    int64_t at = 0;
+    for (int i = 0; i < rank; i++) at += index[i] * t->stride[i];
+    return (const char *)t->data + at * ag_dtype_bytes(t->type);
+}
+
+double ag_host_get_at(const HostTensor *t, const int64_t *index, int rank) { return number_of(t->type, load(t, element_at(t, index, rank))); }
+
+int64_t ag_host_get_int(const HostTensor *t, const int64_t *index, int rank) { return int_of(t->type, load(t, element_at(t, index, rank))); }
+
 void ag_host_set(const HostTensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3, double x) {
-    uint32_t u = 0;
+    uint64_t u = 0;
     switch (t->type) {
     case DT_F16: u = f16_from(round_to_odd(x)); break;
     case DT_BF16: u = bf16_from(round_to_odd(x)); break;
     case DT_F32: u = bits_of((float)x); break;
+    case DT_BOOL: u = x != 0; break;
+    default: u = (uint64_t)(int64_t)x; break;
     }
     store(t, element(t, i0, i1, i2, i3), u);
 }
@@ -107,7 +138,7 @@ void ag_host_set(const HostTensor *t, int64_t i0, int64_t i1, int64_t i2, int64_
 /* ---- poison: signalling NaNs; arithmetic gives quiet ones only */
 
 static uint32_t poison_of(DType t) {
-    static const uint32_t pattern[] = {[DT_F16] = 0x7D25, [DT_BF16] = 0x7FA5, [DT_F32] = 0x7FA5A5A5};
+    static const uint32_t pattern[DT_COUNT] = {[DT_F16] = 0x7D25, [DT_BF16] = 0x7FA5, [DT_F32] = 0x7FA5A5A5};
     return pattern[t];
 }
 

@@ -4,21 +4,27 @@
 
 #include "input.h"
 
-/* A tensor in host memory: element (i0, i1, i2, i3) is at data + sum(i * stride) elements of `type`; dims as in attngen.h. */
+/* A tensor in host memory: element (i0, i1, ...) is at data + sum(i * stride) elements of `type`; dims as in attngen.h, or as the spec declares them. */
 typedef struct HostTensor {
     void *data;
-    int64_t stride[4];
+    int64_t stride[INPUT_MAX_DIMS];
     DType type;
 } HostTensor;
+/* An element of a tensor of up to 4 dims as a number; bool gives 0 or 1. */
 double ag_host_get(const HostTensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3);
 void ag_host_set(const HostTensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3, double x); /* rounds to nearest even */
-float ag_round_to(DType t, float x);                                                             /* x as stored in t */
+/* One of a tensor of any rank: index[0 .. rank). */
+double ag_host_get_at(const HostTensor *t, const int64_t *index, int rank);
+int64_t ag_host_get_int(const HostTensor *t, const int64_t *index, int rank); /* i32 i64 u8 bool, all bits */
+float ag_round_to(DType t, float x);                                          /* x as stored in t */
 
 enum { HOST_SCALARS = 32 };
 typedef struct HostCall {
     int64_t size[SZ_COUNT];
     HostTensor q, k, v, o, lse;  /* lse.data may be NULL */
     double scalar[HOST_SCALARS]; /* values of spec->param, by index */
+    HostTensor input[SPEC_MAX_INPUTS];
+    const int32_t *picks[SPEC_MAX_DERIVES]; /* NULL: computed; else what a SELECT is taken to be: [B, Hkv or Hq, Sq, count], contiguous */
 } HostCall;
 
 /* ---- reference.c: the maths in double, straight from the syntax tree; shares nothing with the passes.
@@ -31,6 +37,26 @@ bool ag_naive(const Spec *spec, const HostCall *call, double *o, double *lse);
 bool ag_visible(const Spec *spec, const HostCall *call, int64_t b, int64_t h, int64_t q, int64_t k);
 /* Evaluates a typed expression at one point; s is the scaled score. */
 Scalar ag_ast_eval(const Spec *spec, const HostCall *call, const Ast *e, int64_t b, int64_t h, int64_t qpos, int64_t k, double s);
+
+/* Where an expression is evaluated. */
+typedef struct HostPoint {
+    int64_t b, h, q, k, d; /* q: a position */
+    double s;              /* the scaled score */
+    int64_t Sk;            /* keys of the branch that the expression belongs to */
+    const double *branch;  /* what each branch gives at (b, h, q, d); for `output` */
+} HostPoint;
+Scalar ag_ast_eval_at(const Spec *spec, const HostCall *call, const Ast *e, const HostPoint *at);
+
+/* ---- reference_program.c: the same for specs with branches; ag_reference and ag_naive come here.
+ * With several branches lse is 0: there is no such thing. */
+bool ag_reference_program(const Spec *spec, const HostCall *call, double *o, double *lse);
+bool ag_naive_program(const Spec *spec, const HostCall *call, double *o, double *lse); /* selects as the reference does: by exact importance */
+/* The blocks that derive `derive`, a SELECT, gives, whatever call->picks says: picks [B, Hkv or Hq, Sq, count]; and what they were chosen by:
+ * importance [B, Hkv or Hq, Sq, ag_block_count], -inf for blocks that cannot be selected and inf for those that always are; may be NULL.
+ * false: out of memory. */
+bool ag_reference_select(const Spec *spec, const HostCall *call, int derive, int32_t *picks, double *importance);
+/* A pool as it is stored: out [B, Hkv, ag_pool_count, ag_source_cols], rounded to the storage type. */
+void ag_reference_pool(const Spec *spec, const HostCall *call, int derive, double *out);
 
 /* ---- compare.c: DESIGN's tolerance */
 /* How far O may be off, by numerics class: `naive` times the naive error, and `half_ulps` of the row's largest output; LSE relatively by `lse`. */

@@ -36,13 +36,15 @@ void ag_doc_check_keys(Diag *d, const Doc *map, const char *what, const char *co
 /* ---- expr.c (parser), expr_type.c (names and types), expr_print.c */
 typedef struct Ast Ast;
 struct Ast {
-    Op op; /* CONST AXIS SIZE PARAM SCORE LET, or an elementwise op; TOFLOAT inserted by typing */
+    Op op; /* CONST AXIS SIZE PARAM SCORE LET LOAD BRANCH, or an elementwise op; TOFLOAT inserted by typing */
     Type type;
     Span span;
     Scalar value; /* CONST */
-    int index;    /* AXIS: Axis, SIZE: Size, PARAM: index in spec->param, LET: index in spec->let */
-    Str name;     /* before typing: an unresolved name or called function */
+    int index;    /* AXIS: Axis, SIZE: Size, PARAM, LET, LOAD, BRANCH: index in spec->param, ->let, ->input, ->branch */
+    Str name;     /* before typing: an unresolved name, called function or indexed input */
     Ast *arg[3];
+    Ast **sub; /* LOAD: nsub subscripts, one for each dim of the input, ints */
+    int nsub;
 };
 
 typedef struct Param {
@@ -61,11 +63,82 @@ typedef struct Let {
     int depth;       /* levels of its tree, those of the lets that it names included */
     bool uses_score; /* names s, itself or through other lets */
     Scalar constant; /* its value if that is known now; type T_NONE otherwise */
+    bool uses_key;   /* names k, itself or through other lets */
 } Let;
 
-typedef enum DType { DT_F16, DT_BF16, DT_F32 } DType;
-extern const char *const ag_dtype_name[]; /* "f16" "bf16" "f32" */
+/* Element types of tensors; storage (Spec's dtype) is one of the first two, an accumulator the third. */
+typedef enum DType { DT_F16, DT_BF16, DT_F32, DT_I32, DT_I64, DT_U8, DT_BOOL, DT_COUNT } DType;
+extern const char *const ag_dtype_name[]; /* "f16" "bf16" "f32" "i32" "i64" "u8" "bool" */
 int ag_dtype_bytes(DType t);
+Type ag_dtype_value(DType t); /* what an element is in an expression: floats T_FLOAT, ints T_INT, bool T_BOOL */
+
+/* ---- what a spec with inputs, derived tensors and branches has besides; see docs/spec.md */
+
+enum { INPUT_MAX_DIMS = 6, SPEC_MAX_INPUTS = 12, SPEC_MAX_DERIVES = 8, SPEC_MAX_BRANCHES = 4, SELECT_MAX_COUNT = 64 };
+
+/* A whole number that is fixed at compile time: a literal, or the value of a parameter, which is bound then. */
+typedef struct Fixed {
+    int n;
+    int param; /* index in spec->param; 0 (that is `scale`): a literal */
+} Fixed;
+
+typedef enum DimKind { DIM_AXIS, DIM_CONST } DimKind;
+typedef struct Dim {
+    DimKind kind;
+    Axis axis; /* DIM_AXIS: as many elements as the axis has, see ag_input_extent */
+    Fixed n;   /* DIM_CONST: elements; one that has 1 is read at 0 whatever the subscript */
+} Dim;
+
+/* A captured tensor.  Reading it past the end of a dim gives 0. */
+typedef struct Input {
+    Str name;
+    DType type;   /* of the elements */
+    bool storage; /* written `dtype`: the storage type */
+    int rank;     /* 0: a scalar; -1: had errors */
+    Dim dim[INPUT_MAX_DIMS];
+    bool values; /* its axis d has Dv elements, not D: it is read as values or in `output` */
+    int per;     /* a block list: queries per row of its axis q; 1 for everything else */
+    Span span;
+} Input;
+
+/* Where keys, values, pooled rows, importance or lists come from; index: in spec->input, ->derive or ->branch. */
+typedef enum SourceKind { FROM_NONE, FROM_K, FROM_V, FROM_INPUT, FROM_DERIVE, FROM_BRANCH } SourceKind;
+typedef struct SpecRef {
+    SourceKind kind;
+    int index;
+} SpecRef;
+
+/* POOL: [b, g, block, d] in the storage type: block i is the (weighted) mean of rows i * stride .. i * stride + size - 1 of the source, of those
+ * that exist.  SELECT: i32 [b, g or h, q, count]: for each query the `count` blocks of highest importance, ascending, -1 at the end. */
+typedef enum DeriveKind { DERIVE_NONE /* had errors */, DERIVE_POOL, DERIVE_SELECT } DeriveKind;
+typedef struct Derive {
+    Str name;
+    DeriveKind kind;
+    SpecRef source; /* POOL: K, V or INPUT; SELECT: BRANCH (probabilities over pooled keys) or DERIVE (a pool: plain q . key) */
+    /* pool */
+    Fixed size, stride;
+    bool partial; /* tail: partial: blocks that begin before Sk; else those that end there or before */
+    int weights;  /* input with one weight per row of a block; -1: all alike */
+    /* select */
+    Fixed block, count; /* keys per block; blocks per list */
+    Fixed first, local; /* always selected, and counted: blocks 0 .. first - 1; the query's own block and the local - 1 before it */
+    bool per_head;      /* share: head; else one list for the query heads of a KV head, by the sum of their importance */
+    bool causal;        /* only blocks that begin at or before the query's position */
+    Span span;
+} Derive;
+
+/* One attention with a softmax of its own. */
+typedef struct Branch {
+    Str name;
+    SpecRef keys, values; /* K, V, INPUT or DERIVE (pools; both or neither) */
+    SpecRef blocks;       /* NONE: all keys; DERIVE: a select; INPUT: i32 [b, g or h, q, N] */
+    int counts;           /* INPUT lists: input with the number of entries that count; -1: all */
+    Fixed block, per;     /* keys per block; queries per list (1 for a select) */
+    bool per_head;        /* the lists are by h, not g */
+    Ast *score, *mask;    /* as in Spec; k is the position of a key, for pooled keys their index; Sk the number of keys */
+    bool bad;             /* had errors */
+    Span span;
+} Branch;
 
 typedef struct Spec {
     Str name, doc;
@@ -76,7 +149,14 @@ typedef struct Spec {
     int nlet;
     Ast *score; /* float; NULL = s itself */
     Ast *mask;  /* bool; NULL = every key */
-    int group;  /* Hq / Hkv pinned by `heads: {group: N}`; 0 = any */
+    Input *input;
+    int ninput;
+    Derive *derive;
+    int nderive;
+    Branch *branch; /* none: one plain attention by score and mask above; else those two are NULL */
+    int nbranch;
+    Ast *output; /* float, at [b, q, h, d]; NULL: what the only branch gives */
+    int group;   /* Hq / Hkv pinned by `heads: {group: N}`; 0 = any */
     Span span, group_span;
     /* bound at compile time */
     int D, Dv;
@@ -93,7 +173,13 @@ Spec *ag_spec_read(Diag *d, uint16_t file, const attngen_dim *dims, size_t ndims
 Ast *ag_expr_read(Diag *d, Spec *spec, const Doc *text, Type want);
 /* Prints with the fewest parentheses that parse back to the same tree; names as the spec has them. */
 void ag_expr_print(Buf *out, const Spec *spec, const Ast *e);
-void ag_spec_print(Buf *out, const Spec *spec); /* as YAML that reads back to the same spec */
+void ag_spec_print(Buf *out, const Spec *spec); /* spec_print.c: as YAML that reads back to the same spec */
+/* ---- spec_shape.c: sizes of what a spec names, for the sizes of a launch */
+int64_t ag_input_extent(const Spec *spec, int input, int dim, const int64_t size[SZ_COUNT]); /* elements of one dim */
+int ag_source_cols(const Spec *spec, SpecRef keys_or_values);                                /* D or Dv */
+int64_t ag_pool_count(const Derive *pool, int64_t Sk);                                       /* pooled rows */
+int64_t ag_block_count(const Fixed *block, int64_t Sk);                                      /* blocks that begin before Sk */
+int64_t ag_branch_keys(const Spec *spec, int branch, int64_t Sk);                            /* keys of a branch */
 
 /* ---- target.c */
 typedef struct Target {

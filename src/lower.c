@@ -9,6 +9,7 @@
 #include "math_ir.h"
 
 typedef struct Lower {
+    Diag *d;
     const Spec *spec;
     Nodes *p;
     Ref s, *let; /* the scaled score; per let, its value */
@@ -44,6 +45,7 @@ static Ref lower(const Lower *l, const Ast *e) {
     case OP_CONST: return constant(l, e->value, e->span);
     case OP_PARAM: return param(l, e->index, e->span);
     case OP_SIZE: return size(l, e->index, e->span);
+    case OP_LOAD: ag_unsupported(l->d, e->span, "captured tensors ('inputs') are not in this version of attngen"); return ag_node_float(l->p, 0);
     case OP_AXIS: return ag_node_leaf(l->p, OP_AXIS, T_INT, e->index, e->span);
     default: break;
     }
@@ -78,7 +80,15 @@ static Ref lower_score(Lower *l) {
     return ag_node_op(l->p, OP_SELECT, lower(l, spec->mask), score, ag_node_float(l->p, -INFINITY), spec->mask->span);
 }
 
+/* What the passes after this one cannot do yet. */
+static void refuse(Diag *d, const Spec *spec) {
+    if (spec->nderive) ag_unsupported(d, spec->derive[0].span, "derived tensors ('derive') are not in this version of attngen");
+    if (spec->nbranch) ag_unsupported(d, spec->branch[0].span, "branches ('branches') are not in this version of attngen");
+    ag_stop_if_errors(d);
+}
+
 Math *ag_lower(Diag *d, const Spec *spec) {
+    refuse(d, spec);
     Math *m = NEW(d->arena, Math);
     m->d = d;
     m->spec = spec;
@@ -87,8 +97,10 @@ Math *ag_lower(Diag *d, const Spec *spec) {
         m->tensor[i] = tensors[i];
         if (i != TEN_LSE) m->tensor[i].type = spec->dtype;
     }
-    Lower l = {.spec = spec, .p = &m->nodes};
-    Ref x = lower_score(&l), zero = ag_node_float(l.p, 0), one = ag_node_float(l.p, 1);
+    Lower l = {.d = d, .spec = spec, .p = &m->nodes};
+    Ref x = lower_score(&l);
+    ag_stop_if_errors(d);
+    Ref zero = ag_node_float(l.p, 0), one = ag_node_float(l.p, 1);
     Span at = l.p->n[x].span;
     Ref mx = reduce(&l, OP_RMAX, AX_K, x, at);
     Ref e = ag_node_op(l.p, OP_EXP, op(&l, OP_SUB, x, op(&l, OP_FINITE, mx, 0, 0), 0), 0, 0, at);

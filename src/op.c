@@ -12,7 +12,7 @@ const OpInfo ag_op[OP_COUNT] = {
 
 const char *const ag_axis_name[AX_COUNT] = {"b", "h", "g", "q", "k", "d"};
 const char *const ag_size_name[SZ_COUNT] = {"B", "Hq", "Hkv", "Sq", "Sk", "off", "D", "Dv"};
-const char *const ag_dtype_name[] = {"f16", "bf16", "f32"};
+const char *const ag_dtype_name[] = {"f16", "bf16", "f32", "i32", "i64", "u8", "bool"};
 
 bool ag_op_has(Op op, char flag) { return strchr(ag_op[op].flags, flag) != NULL; }
 
@@ -21,7 +21,12 @@ const char *ag_type_name(Type t) {
     return name[t];
 }
 
-int ag_dtype_bytes(DType t) { return t == DT_F32 ? 4 : 2; }
+int ag_dtype_bytes(DType t) {
+    static const int bytes[DT_COUNT] = {[DT_F16] = 2, [DT_BF16] = 2, [DT_F32] = 4, [DT_I32] = 4, [DT_I64] = 8, [DT_U8] = 1, [DT_BOOL] = 1};
+    return bytes[t];
+}
+
+Type ag_dtype_value(DType t) { return t <= DT_F32 ? T_FLOAT : t == DT_BOOL ? T_BOOL : T_INT; }
 
 Type ag_op_type(Op op, const Type *arg) {
     const OpInfo *info = &ag_op[op];

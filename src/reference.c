@@ -4,7 +4,7 @@
  *     x[k] = score(scale * <Q[q], K[k]>),  LSE = log(sum exp x),  O = sum exp(x[k] - LSE) V[k].
  * Keys that are hidden contribute nothing at all: their K and V are not even read.  A row that sees no key (or only keys of score -inf) gives O = 0
  * and LSE = -inf.  Shares nothing with the compiler's passes, nor with the kernels' arithmetic in op.c. */
-#include "host.h"
+#include "reference.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,8 +16,9 @@
 typedef struct Point {
     const Spec *spec;
     const HostCall *call;
-    int64_t axis[AX_COUNT];
+    int64_t axis[AX_COUNT], Sk;
     double s;
+    const double *branch;
     uint64_t known; /* bit per let */
     Scalar let[SPEC_MAX_LETS];
 } Point;
@@ -106,14 +107,38 @@ static int64_t to_int(double x) {
 
 static Scalar eval(Point *p, const Ast *e);
 
+/* An element of a captured tensor.  Rows of an axis q count from query row 0, positions from `off`; past the end of a dim there are zeros; ints have
+ * 32 bits. */
+static Scalar eval_load(Point *p, const Ast *e) {
+    const HostTensor *t = &p->call->input[e->index];
+    const Input *x = &p->spec->input[e->index];
+    int64_t at[INPUT_MAX_DIMS] = {0};
+    bool in = t->data != NULL;
+    for (int i = 0; i < e->nsub; i++) {
+        const Dim *d = &x->dim[i];
+        const Ast *sub = e->sub[i];
+        at[i] = eval(p, sub).u.i;
+        if (d->kind == DIM_AXIS && d->axis == AX_Q && sub->op == OP_AXIS && sub->index == AX_Q) at[i] -= p->call->size[SZ_OFF];
+        if (d->kind == DIM_CONST && d->n.n == 1) at[i] = 0;
+        in = in && at[i] >= 0 && at[i] < ag_input_extent(p->spec, e->index, i, p->call->size);
+    }
+    switch (e->type) {
+    case T_FLOAT: return of_float(in ? ag_host_get_at(t, at, e->nsub) : 0);
+    case T_BOOL: return of_bool(in && ag_host_get_int(t, at, e->nsub));
+    default: return of_int(in ? (int32_t)(uint32_t)(uint64_t)ag_host_get_int(t, at, e->nsub) : 0);
+    }
+}
+
 static Scalar eval_leaf(Point *p, const Ast *e) {
     const Spec *spec = p->spec;
     switch (e->op) {
     case OP_CONST: return e->value;
     case OP_AXIS: return of_int(p->axis[e->index]);
-    case OP_SIZE: return of_int(p->call->size[e->index]);
+    case OP_SIZE: return of_int(e->index == SZ_SK ? p->Sk : p->call->size[e->index]);
     case OP_PARAM: return e->type == T_INT ? of_int((int64_t)p->call->scalar[e->index]) : of_float(p->call->scalar[e->index]);
     case OP_SCORE: return of_float(p->s);
+    case OP_LOAD: return eval_load(p, e);
+    case OP_BRANCH: return of_float(p->branch[e->index]);
     default: break;
     }
     if (!(p->known >> e->index & 1)) {
@@ -138,61 +163,47 @@ static Scalar eval(Point *p, const Ast *e) {
     return a.type == T_INT ? of_int(int_op(e->op, a.u.i, b.u.i, c.u.i)) : of_float(float_op(e->op, a.u.f, b.u.f, c.u.f));
 }
 
-static int64_t kv_head(const HostCall *call, int64_t h) {
+int64_t ag_kv_head(const HostCall *call, int64_t h) {
     int64_t hq = call->size[SZ_HQ], hkv = call->size[SZ_HKV];
     return hkv > 0 ? h / (hq / hkv) : 0;
 }
 
-static void place(Point *p, const Spec *spec, const HostCall *call, int64_t b, int64_t h, int64_t qpos, int64_t k, double s) {
-    p->spec = spec;
-    p->call = call;
-    p->axis[AX_B] = b;
-    p->axis[AX_H] = h;
-    p->axis[AX_G] = kv_head(call, h);
-    p->axis[AX_Q] = qpos;
-    p->axis[AX_K] = k;
-    p->axis[AX_D] = 0;
-    p->s = s;
-    p->known = 0;
+Scalar ag_ast_eval_at(const Spec *spec, const HostCall *call, const Ast *e, const HostPoint *at) {
+    Point p = {.spec = spec, .call = call, .Sk = at->Sk, .s = at->s, .branch = at->branch};
+    p.axis[AX_B] = at->b;
+    p.axis[AX_H] = at->h;
+    p.axis[AX_G] = ag_kv_head(call, at->h);
+    p.axis[AX_Q] = at->q;
+    p.axis[AX_K] = at->k;
+    p.axis[AX_D] = at->d;
+    return eval(&p, e);
 }
 
 Scalar ag_ast_eval(const Spec *spec, const HostCall *call, const Ast *e, int64_t b, int64_t h, int64_t qpos, int64_t k, double s) {
-    Point p;
-    place(&p, spec, call, b, h, qpos, k, s);
-    return eval(&p, e);
+    return ag_ast_eval_at(spec, call, e, &(HostPoint){.b = b, .h = h, .q = qpos, .k = k, .s = s, .Sk = call->size[SZ_SK]});
 }
 
 bool ag_visible(const Spec *spec, const HostCall *call, int64_t b, int64_t h, int64_t q, int64_t k) {
     return !spec->mask || ag_ast_eval(spec, call, spec->mask, b, h, q + call->size[SZ_OFF], k, 0).u.b;
 }
 
-static double score(const Spec *spec, const HostCall *call, int64_t b, int64_t h, int64_t q, int64_t k, double s) {
-    return spec->score ? ag_ast_eval(spec, call, spec->score, b, h, q + call->size[SZ_OFF], k, s).u.f : s;
-}
-
 /* ---- rows */
 
-/* One query row at work, and contiguous copies of K and V of its (b, g). */
-typedef struct Row {
-    const Spec *spec;
-    const HostCall *call;
-    int64_t b, h, q, D, Dv, Sk;
-    double *query, *key, *value; /* [D], [Sk, D], [Sk, Dv] */
-    int64_t n, *seen;            /* the keys that the row sees, n of them */
-    double *x;                   /* [n]: their scores, then their probabilities */
-    double *o, *lse;             /* out: [Dv], one */
-} Row;
+static Scalar at_key(const Row *r, const Ast *e, int64_t k, double s) {
+    HostPoint at = {.b = r->b, .h = r->h, .q = r->q + r->call->size[SZ_OFF], .k = k, .s = s, .Sk = r->Sk};
+    return ag_ast_eval_at(r->spec, r->call, e, &at);
+}
 
-typedef void RowFunction(Row *);
+static double score(const Row *r, int64_t k, double s) { return r->score ? at_key(r, r->score, k, s).u.f : s; }
 
-static void find_seen(Row *r) {
+void ag_row_seen(Row *r, const bool *in) {
     r->n = 0;
     for (int64_t k = 0; k < r->Sk; k++)
-        if (ag_visible(r->spec, r->call, r->b, r->h, r->q, k)) r->seen[r->n++] = k;
+        if ((!in || in[k]) && (!r->mask || at_key(r, r->mask, k, 0).u.b)) r->seen[r->n++] = k;
 }
 
 /* Four partial sums, so that the loop is not bound by the latency of one addition. */
-static double dot(const double *x, const double *y, int64_t n) {
+double ag_row_dot(const double *x, const double *y, int64_t n) {
     double sum[4] = {0, 0, 0, 0};
     int64_t i = 0;
     for (; i + 4 <= n; i += 4)
@@ -201,11 +212,11 @@ static double dot(const double *x, const double *y, int64_t n) {
     return sum[0] + sum[1] + (sum[2] + sum[3]);
 }
 
-static void exact_row(Row *r) {
+void ag_row_exact(Row *r) {
     double scale = r->call->scalar[0], max = -INFINITY, sum = 0;
     for (int64_t i = 0; i < r->n; i++) {
-        double s = scale * dot(r->query, r->key + r->seen[i] * r->D, r->D);
-        r->x[i] = score(r->spec, r->call, r->b, r->h, r->q, r->seen[i], s);
+        double s = scale * ag_row_dot(r->query, r->key + r->seen[i] * r->D, r->D);
+        r->x[i] = score(r, r->seen[i], s);
         if (r->x[i] > max) max = r->x[i];
     }
     double from = max == -INFINITY ? 0 : max;
@@ -215,7 +226,7 @@ static void exact_row(Row *r) {
     if (sum == 0) return;
     for (int64_t i = 0; i < r->n; i++) {
         const double *v = r->value + r->seen[i] * r->Dv;
-        double p = r->x[i] / sum;
+        double p = r->x[i] /= sum;
         for (int64_t d = 0; d < r->Dv; d++) r->o[d] += p * v[d];
     }
 }
@@ -226,8 +237,7 @@ static float stored(DType t, float x) {
     return isinf(y) ? x : y;
 }
 
-/* Scores, probabilities and output in the storage type, sums and softmax in float. */
-static void naive_row(Row *r) {
+void ag_row_naive(Row *r) {
     DType t = r->spec->dtype;
     float scale = (float)r->call->scalar[0], max = -INFINITY, sum = 0;
     for (int64_t i = 0; i < r->n; i++) {
@@ -235,7 +245,7 @@ static void naive_row(Row *r) {
         float acc = 0;
         for (int64_t d = 0; d < r->D; d++) acc += (float)r->query[d] * (float)k[d];
         float s = stored(t, scale * acc);
-        float x = r->spec->score ? stored(t, (float)score(r->spec, r->call, r->b, r->h, r->q, r->seen[i], s)) : s;
+        float x = r->score ? stored(t, (float)score(r, r->seen[i], s)) : s;
         r->x[i] = x;
         if (x > max) max = x;
     }
@@ -267,14 +277,14 @@ static void head(Row *r, RowFunction *row, double *o, double *lse) {
         for (int64_t d = 0; d < r->D; d++) r->query[d] = ag_host_get(&call->q, r->b, r->h, r->q, d);
         r->o = o + at * r->Dv;
         r->lse = lse + at;
-        find_seen(r);
+        ag_row_seen(r, NULL);
         row(r);
     }
 }
 
 static bool all_rows(const Spec *spec, const HostCall *call, double *o, double *lse, RowFunction *row) {
     const int64_t *size = call->size;
-    Row r = {.spec = spec, .call = call, .D = spec->D, .Dv = spec->Dv, .Sk = size[SZ_SK]};
+    Row r = {.spec = spec, .call = call, .score = spec->score, .mask = spec->mask, .D = spec->D, .Dv = spec->Dv, .Sk = size[SZ_SK]};
     size_t keys = (size_t)r.Sk + 1;
     r.query = malloc((size_t)r.D * sizeof *r.query);
     r.key = malloc(keys * (size_t)r.D * sizeof *r.key);
@@ -285,7 +295,7 @@ static bool all_rows(const Spec *spec, const HostCall *call, double *o, double *
     int64_t loaded = -1; /* KV head whose copies are there */
     for (r.b = 0; ok && r.b < size[SZ_B]; r.b++, loaded = -1)
         for (r.h = 0; r.h < size[SZ_HQ]; r.h++) {
-            int64_t g = kv_head(call, r.h);
+            int64_t g = ag_kv_head(call, r.h);
             if (g != loaded) {
                 gather(r.key, &call->k, r.b, g, r.Sk, r.D);
                 gather(r.value, &call->v, r.b, g, r.Sk, r.Dv);
@@ -301,5 +311,10 @@ static bool all_rows(const Spec *spec, const HostCall *call, double *o, double *
     return ok;
 }
 
-bool ag_reference(const Spec *spec, const HostCall *call, double *o, double *lse) { return all_rows(spec, call, o, lse, exact_row); }
-bool ag_naive(const Spec *spec, const HostCall *call, double *o, double *lse) { return all_rows(spec, call, o, lse, naive_row); }
+bool ag_reference(const Spec *spec, const HostCall *call, double *o, double *lse) {
+    return spec->nbranch ? ag_reference_program(spec, call, o, lse) : all_rows(spec, call, o, lse, ag_row_exact);
+}
+
+bool ag_naive(const Spec *spec, const HostCall *call, double *o, double *lse) {
+    return spec->nbranch ? ag_naive_program(spec, call, o, lse) : all_rows(spec, call, o, lse, ag_row_naive);
+}

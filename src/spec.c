@@ -1,17 +1,11 @@
-/* spec.c: the spec: a table of fields, what may be bound at compile time, and printing back as YAML. */
-#include "expr.h"
+/* spec.c: the spec: a table of fields, names, and what may be bound at compile time. */
+#include "spec.h"
 
 #include <float.h>
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 enum { MAX_NAME = 59 /* with "_fwd" a symbol of 63 */, MAX_GROUP = 1024, MAX_HEAD_DIM = 256 };
-
-typedef struct Reader {
-    Diag *d;
-    Spec *spec;
-} Reader;
 
 /* ---- names */
 
@@ -44,11 +38,19 @@ static const char *const cxx_keyword[] = {
     "co_await", "co_return", "co_yield",     "concept",  "consteval", "constinit", "requires", "bitand",   "bitor",       "compl",
     "and_eq",   "or_eq",     "xor",          "xor_eq",   "not_eq",    NULL};
 
-/* Whether `key` may name a parameter or a let; reports otherwise. */
-static bool check_name(Reader *r, const Doc *key) {
+/* What the spec has under this name already, in words; NULL if nothing. */
+static const char *taken(const Reader *r, Str name) {
+    const Spec *s = r->spec;
+    for (int i = 1; i < s->nparam; i++)
+        if (ag_str_eq(s->param[i].name, name)) return "a parameter";
+    if (ag_spec_find_input(s, name) >= 0) return "an input";
+    if (ag_spec_find_derive(s, name) >= 0) return "a derived tensor";
+    return ag_spec_find_branch(s, name) >= 0 ? "a branch" : NULL;
+}
+
+bool ag_spec_check_name(Reader *r, const Doc *key) {
     Str name = key->text, shown = ag_clip(r->d->arena, name);
-    bool twice = false;
-    for (int i = 1; i < r->spec->nparam; i++) twice |= ag_str_eq(r->spec->param[i].name, name);
+    const char *other = taken(r, name);
     if (!is_identifier(name))
         ag_error(r->d, key->span, "'%.*s' cannot be a name; names are letters, digits and '_', at most %d", STRF(shown), MAX_NAME);
     else if (ag_expr_is_reserved(name))
@@ -57,8 +59,8 @@ static bool check_name(Reader *r, const Doc *key) {
         ag_error(r->d, key->span, "'%.*s' cannot be defined; every kernel has an argument of this name", STRF(shown));
     else if (is_one_of(name, cxx_keyword) || (name.n > 1 && name.s[0] == '_' && name.s[1] == '_'))
         ag_error(r->d, key->span, "'%.*s' cannot be defined; the generated code is C++, which keeps this name for itself", STRF(shown));
-    else if (twice)
-        ag_error(r->d, key->span, "'%.*s' is a parameter already", STRF(shown));
+    else if (other)
+        ag_error(r->d, key->span, "'%.*s' is %s already", STRF(shown), other);
     else
         return true;
     return false;
@@ -66,21 +68,72 @@ static bool check_name(Reader *r, const Doc *key) {
 
 /* ---- fields */
 
-/* Whether x is a scalar; reports otherwise. */
-static bool scalar(Reader *r, const Doc *x, const char *what, const char *expected) {
+bool ag_spec_scalar(Reader *r, const Doc *x, const char *what, const char *expected) {
     if (x->kind == DOC_SCALAR) return true;
     ag_error(r->d, x->span, "%s: expected %s, found a %s", what, expected, x->kind == DOC_MAP ? "map" : "list");
     return false;
 }
 
-static bool map(Reader *r, const Doc *x, const char *what, const char *example) {
+bool ag_spec_map(Reader *r, const Doc *x, const char *what, const char *example) {
     if (x->kind == DOC_MAP) return true;
     ag_error(r->d, x->span, "%s: expected a map, such as %s", what, example);
     return false;
 }
 
+const Doc *ag_spec_key(const Doc *x, const char *key) {
+    for (int i = 0; i < x->n; i++)
+        if (ag_str_is(x->key[i]->text, key)) return x->key[i];
+    return NULL;
+}
+
+void ag_spec_unknown(Reader *r, const Doc *x, const char *what, const char *expected, const char *const *names) {
+    const char *hint = ag_nearest(x->text, names);
+    ag_error(r->d, x->span, "%s: expected %s, found '%s'%s%s%s", what, expected, ag_clip(r->d->arena, x->text).s, hint ? "; did you mean '" : "",
+             hint ? hint : "", hint ? "'?" : "");
+}
+
+/* The int parameter that x names; reports otherwise. */
+static int int_param(Reader *r, const Doc *x, const char *what) {
+    const Spec *s = r->spec;
+    const char *names[SPEC_MAX_PARAMS + 1];
+    int n = 0;
+    for (int i = 1; i < s->nparam; i++) {
+        const Param *p = &s->param[i];
+        if (!ag_str_eq(p->name, x->text)) {
+            if (p->type == T_INT) names[n++] = ag_str_copy(r->d->arena, p->name).s;
+            continue;
+        }
+        if (p->type == T_INT) return i;
+        ag_error(r->d, x->span, "%s: expected an int, '%s' is a %s", what, ag_clip(r->d->arena, x->text).s, ag_type_name(p->type));
+        return 0;
+    }
+    names[n] = NULL;
+    ag_spec_unknown(r, x, what, "a whole number or an int parameter", names);
+    return 0;
+}
+
+bool ag_spec_fixed(Reader *r, const Doc *x, const char *what, int min, int max, Fixed *out) {
+    int64_t v = 0;
+    if (!ag_spec_scalar(r, x, what, "a whole number or an int parameter")) return false;
+    if (x->quoted || !is_identifier(x->text)) {
+        bool ok = ag_doc_int(r->d, x, what, min, max, &v);
+        if (ok) *out = (Fixed){(int)v, 0};
+        return ok;
+    }
+    int i = int_param(r, x, what);
+    if (!i) return false;
+    Param *p = &r->spec->param[i];
+    p->bound = true;
+    if (p->value.u.i >= min && p->value.u.i <= max) {
+        *out = (Fixed){(int)p->value.u.i, i};
+        return true;
+    }
+    ag_error(r->d, x->span, "%s: '%.*s' is %lld, expected %d to %d", what, STRF(p->name), (long long)p->value.u.i, min, max);
+    return false;
+}
+
 static void read_attention(Reader *r, const Doc *x) {
-    if (!scalar(r, x, "attention", "a name")) return;
+    if (!ag_spec_scalar(r, x, "attention", "a name")) return;
     r->spec->name = x->text;
     r->spec->span = x->span;
     if (!is_identifier(x->text))
@@ -89,7 +142,7 @@ static void read_attention(Reader *r, const Doc *x) {
 }
 
 static void read_doc(Reader *r, const Doc *x) {
-    if (scalar(r, x, "doc", "text")) r->spec->doc = x->text;
+    if (ag_spec_scalar(r, x, "doc", "text")) r->spec->doc = x->text;
 }
 
 static bool is_integer(Str s) {
@@ -119,7 +172,7 @@ static bool read_number(Reader *r, const Doc *x, const char *what, Type type, Sc
 /* name: {float: 1.5}, name: {int: 3}; or short, name: 1.5, name: 3. */
 static void read_param(Reader *r, const Doc *key, const Doc *x) {
     static const char *const types[] = {"float", "int", NULL};
-    if (!check_name(r, key)) return;
+    if (!ag_spec_check_name(r, key)) return;
     const char *what = ag_fmt(r->d->arena, "parameter '%.*s'", STRF(key->text)).s;
     Type type = x->kind == DOC_SCALAR && is_integer(x->text) ? T_INT : T_FLOAT;
     const Doc *value = x;
@@ -139,7 +192,7 @@ static void read_param(Reader *r, const Doc *key, const Doc *x) {
 }
 
 static void read_params(Reader *r, const Doc *x) {
-    if (!map(r, x, "params", "{cap: {float: 50.0}}")) return;
+    if (!ag_spec_map(r, x, "params", "{cap: {float: 50.0}}")) return;
     for (int i = 0; i < x->n; i++) {
         if (r->spec->nparam == SPEC_MAX_PARAMS) {
             ag_error(r->d, x->key[i]->span, "params: more than %d parameters", SPEC_MAX_PARAMS - 1);
@@ -152,7 +205,7 @@ static void read_params(Reader *r, const Doc *x) {
 static void read_heads(Reader *r, const Doc *x) {
     static const char *const keys[] = {"group", NULL};
     int64_t group = 0;
-    if (!map(r, x, "heads", "{group: 8}")) return;
+    if (!ag_spec_map(r, x, "heads", "{group: 8}")) return;
     ag_doc_check_keys(r->d, x, "heads", keys);
     const Doc *g = ag_doc_get(x, "group");
     if (!x->n) ag_error(r->d, x->span, "heads: expected {group: N}, the number of query heads per KV head");
@@ -171,38 +224,42 @@ static void read_scale(Reader *r, const Doc *x) {
              STRF(ag_clip(r->d->arena, x->text)));
 }
 
-static Ast *read_expression(Reader *r, const Doc *x, const char *what, ExprUse *use) {
-    if (!scalar(r, x, what, "an expression")) return NULL;
+Ast *ag_spec_expression(Reader *r, const Doc *x, const char *what, ExprUse *use) {
+    if (!ag_spec_scalar(r, x, what, "an expression")) return NULL;
     Ast *e = ag_expr_parse(r->d, x);
-    return e ? ag_expr_type(r->d, r->spec, e, use) : NULL;
+    if (e) e = ag_expr_type(r->d, r->spec, e, use);
+    r->read |= use->inputs;
+    return e;
 }
 
 /* All names are entered before the first value is read, so that a use before its definition is told from an unknown name. */
 static void read_lets(Reader *r, const Doc *x) {
     Spec *s = r->spec;
-    if (!map(r, x, "let", "{distance: q - k}")) return;
+    if (!ag_spec_map(r, x, "let", "{distance: q - k}")) return;
     if (x->n > SPEC_MAX_LETS) {
         ag_error(r->d, x->key[SPEC_MAX_LETS]->span, "let: more than %d names", SPEC_MAX_LETS);
         return;
     }
     s->let = NEWN(r->d->arena, Let, (size_t)x->n);
     for (int i = 0; i < x->n; i++) {
-        check_name(r, x->key[i]);
+        ag_spec_check_name(r, x->key[i]);
         s->let[s->nlet++] = (Let){.name = x->key[i]->text, .span = x->key[i]->span};
     }
     for (int i = 0; i < x->n; i++) {
         ExprUse use = {.want = T_NONE, .nlet = i};
         const char *what = ag_fmt(r->d->arena, "let '%.*s'", STRF(ag_clip(r->d->arena, s->let[i].name))).s;
-        Ast *value = read_expression(r, x->item[i], what, &use);
-        s->let[i] = (Let){s->let[i].name, value, s->let[i].span, use.depth, use.uses_score, use.constant};
+        Ast *value = ag_spec_expression(r, x->item[i], what, &use);
+        s->let[i] = (Let){s->let[i].name, value, s->let[i].span, use.depth, use.uses_score, use.constant, use.uses_key};
     }
 }
 
 static void read_score(Reader *r, const Doc *x) {
-    r->spec->score = read_expression(r, x, "score", &(ExprUse){.want = T_FLOAT, .nlet = r->spec->nlet});
+    r->spec->score = ag_spec_expression(r, x, "score", &(ExprUse){.want = T_FLOAT, .nlet = r->spec->nlet});
 }
 
-static void read_mask(Reader *r, const Doc *x) { r->spec->mask = read_expression(r, x, "mask", &(ExprUse){.want = T_BOOL, .nlet = r->spec->nlet}); }
+static void read_mask(Reader *r, const Doc *x) {
+    r->spec->mask = ag_spec_expression(r, x, "mask", &(ExprUse){.want = T_BOOL, .nlet = r->spec->nlet});
+}
 
 static void read_normalize(Reader *r, const Doc *x) {
     static const char *const known[] = {"softmax", "sum", "none", NULL};
@@ -212,36 +269,38 @@ static void read_normalize(Reader *r, const Doc *x) {
     ag_unsupported(r->d, x->span, "normalize: this version of attngen has plain 'softmax' only");
 }
 
+static void read_branch_expressions(Reader *r, const Doc *x) {
+    (void)x;
+    ag_spec_branch_expressions(r);
+}
+
+/* In the order in which they are read: what is named comes before the expressions that name it. */
 static const struct {
     const char *key;
-    void (*read)(Reader *, const Doc *); /* NULL: part of the language, not of this version */
-    bool late;                           /* holds expressions: read once the parameters are bound */
-    const char *what;                    /* of those not in this version */
+    void (*read)(Reader *, const Doc *);
+    bool late; /* depends on values: read once the parameters are bound */
 } field[] = {
-    {"attention", read_attention, false, NULL},
-    {"doc", read_doc, false, NULL},
-    {"params", read_params, false, NULL},
-    {"heads", read_heads, false, NULL},
-    {"scale", read_scale, false, NULL},
-    {"let", read_lets, true, NULL},
-    {"score", read_score, true, NULL},
-    {"mask", read_mask, true, NULL},
-    {"normalize", read_normalize, true, NULL},
-    {"inputs", NULL, true, "captured tensors"},
-    {"branches", NULL, true, "several branches"},
-    {"output", NULL, true, "combining branches"},
-    {"derive", NULL, true, "derived tensors"},
+    {"attention", read_attention, false},
+    {"doc", read_doc, false},
+    {"params", read_params, false},
+    {"heads", read_heads, false},
+    {"scale", read_scale, false},
+    {"inputs", ag_spec_inputs, true},
+    {"derive", ag_spec_derive, true},
+    {"branches", ag_spec_branches, true},
+    {"let", read_lets, true},
+    {"score", read_score, true},
+    {"mask", read_mask, true},
+    {"branches", read_branch_expressions, true},
+    {"output", ag_spec_output, true},
+    {"normalize", read_normalize, true},
 };
 
-static void read_fields(Reader *r, const Doc *root, bool late) {
-    for (int i = 0; i < LEN(field); i++)
-        for (int j = 0; field[i].late == late && j < root->n; j++) {
-            if (!ag_str_is(root->key[j]->text, field[i].key)) continue;
-            if (field[i].read)
-                field[i].read(r, root->item[j]);
-            else
-                ag_unsupported(r->d, root->key[j]->span, "'%s' (%s) is not in this version of attngen", field[i].key, field[i].what);
-        }
+static void read_fields(Reader *r, bool late) {
+    for (int i = 0; i < LEN(field); i++) {
+        const Doc *x = field[i].late == late ? ag_doc_get(r->root, field[i].key) : NULL;
+        if (x) field[i].read(r, x);
+    }
 }
 
 /* ---- what is bound at compile time; these messages have no place in a file */
@@ -332,6 +391,12 @@ static void bind(Reader *r, const attngen_dim *dims, size_t ndims) {
     if (!s->scale_given && !s->param[0].bound) s->param[0].value = (Scalar){T_FLOAT, {.f = 1 / sqrt(s->D)}};
 }
 
+/* What can be said of a spec only as a whole, of one without errors in its parts. */
+static void finish(Reader *r) {
+    ag_spec_branches_finish(r);
+    ag_spec_inputs_finish(r);
+}
+
 Spec *ag_spec_read(Diag *d, uint16_t file, const attngen_dim *dims, size_t ndims) {
     int before = d->nerror;
     const char *keys[LEN(field) + 1];
@@ -346,86 +411,14 @@ Spec *ag_spec_read(Diag *d, uint16_t file, const attngen_dim *dims, size_t ndims
     ag_doc_check_keys(d, root, "the spec", keys);
     if (!ag_doc_get(root, "attention")) ag_error(d, root->span, "the spec has no name; add 'attention: NAME'");
 
-    Reader r = {d, NEW(d->arena, Spec)};
+    Reader r = {.d = d, .spec = NEW(d->arena, Spec), .root = root};
     r.spec->param = NEWN(d->arena, Param, SPEC_MAX_PARAMS);
     r.spec->param[0] = (Param){.name = STR("scale"), .type = T_FLOAT, .positive = true};
     r.spec->nparam = 1;
-    read_fields(&r, root, false);
+    read_fields(&r, false);
     bind(&r, dims, ndims);
-    read_fields(&r, root, true);
+    read_fields(&r, true);
+    ag_spec_derive_finish(&r);
+    if (d->nerror == before) finish(&r);
     return d->nerror > before ? NULL : r.spec;
-}
-
-/* ---- printing */
-
-/* The character at s[0..n) of valid UTF-8. */
-static unsigned character(const char *s, int n, int *len) {
-    unsigned c = (unsigned char)s[0];
-    *len = c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
-    if (*len > n) *len = n;
-    unsigned x = *len == 1 ? c : c & (0x7Fu >> *len);
-    for (int i = 1; i < *len; i++) x = x << 6 | ((unsigned char)s[i] & 0x3Fu);
-    return x;
-}
-
-/* As a YAML scalar in double quotes on one line; line breaks and what a YAML reader refuses are escaped. */
-static void print_text(Buf *out, Str s) {
-    ag_put(out, "\"");
-    for (int i = 0, len; i < s.n; i += len) {
-        unsigned c = character(s.s + i, s.n - i, &len);
-        if (c == '"' || c == '\\')
-            ag_put(out, "\\%c", (char)c);
-        else if (c == '\n')
-            ag_put(out, "\\n");
-        else if (c < 0x20 || (c >= 0x7F && c < 0xA0))
-            ag_put(out, "\\x%02X", c);
-        else if (c == 0x2028 || c == 0x2029 || c == 0xFEFF || c == 0xFFFE || c == 0xFFFF)
-            ag_put(out, "\\u%04X", c);
-        else
-            ag_putn(out, s.s + i, (size_t)len);
-    }
-    ag_put(out, "\"\n");
-}
-
-static void print_number(Buf *out, Scalar v) {
-    if (v.type == T_INT)
-        ag_put(out, "%" PRId64, v.u.i);
-    else
-        ag_put_double(out, v.u.f);
-}
-
-static void print_expression(Buf *out, const Spec *spec, const char *indent, Str key, const Ast *e) {
-    ag_put(out, "%s%.*s: ", indent, STRF(key));
-    ag_expr_print(out, spec, e);
-    ag_put(out, "\n");
-}
-
-void ag_spec_print(Buf *out, const Spec *spec) {
-    ag_put(out, "# compiled for D = %d, Dv = %d, dtype = %s", spec->D, spec->Dv, ag_dtype_name[spec->dtype]);
-    for (int i = 0; i < spec->nparam; i++) {
-        if (!spec->param[i].bound) continue;
-        ag_put(out, ", %.*s = ", STRF(spec->param[i].name));
-        print_number(out, spec->param[i].value);
-    }
-    ag_put(out, "\nattention: %.*s\n", STRF(spec->name));
-    if (spec->doc.n) {
-        ag_put(out, "doc: ");
-        print_text(out, spec->doc);
-    }
-    if (spec->nparam > 1) ag_put(out, "params:\n");
-    for (int i = 1; i < spec->nparam; i++) {
-        ag_put(out, "  %.*s: {%s: ", STRF(spec->param[i].name), ag_type_name(spec->param[i].type));
-        print_number(out, spec->param[i].value);
-        ag_put(out, "}\n");
-    }
-    if (spec->group) ag_put(out, "heads: {group: %d}\n", spec->group);
-    if (spec->scale_given || spec->param[0].bound) {
-        ag_put(out, "scale: ");
-        print_number(out, spec->param[0].value);
-        ag_put(out, "\n");
-    }
-    if (spec->nlet) ag_put(out, "let:\n");
-    for (int i = 0; i < spec->nlet; i++) print_expression(out, spec, "  ", spec->let[i].name, spec->let[i].value);
-    if (spec->score) print_expression(out, spec, "", STR("score"), spec->score);
-    if (spec->mask) print_expression(out, spec, "", STR("mask"), spec->mask);
 }

@@ -373,9 +373,9 @@ static void test_errors(void **state) {
                   "    clamp(x, near, 1)\n"
                   "             ^~~~\n");
     expect_report("doc[b, q]", T_NONE,
-                  "e:1:1: error: captured tensors ('inputs') are not in this version of attngen\n"
+                  "e:1:1: error: unknown input 'doc'; captured tensors are declared in 'inputs', such as doc: {f32: [b, q]}\n"
                   "    doc[b, q]\n"
-                  "    ^~~~\n");
+                  "    ^~~\n");
     expect_report("q \x01 k", T_NONE,
                   "e:1:3: error: byte 0x01 cannot be part of an expression\n"
                   "    q ? k\n"

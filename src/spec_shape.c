@@ -1,0 +1,32 @@
+/* spec_shape.c: sizes of what a spec names, for the sizes of a launch. */
+#include "input.h"
+
+static int64_t ceil_div(int64_t a, int64_t b) { return a > 0 ? (a + b - 1) / b : 0; }
+
+int64_t ag_input_extent(const Spec *spec, int input, int dim, const int64_t size[SZ_COUNT]) {
+    static const Size of_axis[AX_COUNT] = {[AX_B] = SZ_B, [AX_H] = SZ_HQ, [AX_G] = SZ_HKV, [AX_Q] = SZ_SQ, [AX_K] = SZ_SK, [AX_D] = SZ_D};
+    const Input *x = &spec->input[input];
+    const Dim *d = &x->dim[dim];
+    if (d->kind == DIM_CONST) return d->n.n;
+    if (d->axis == AX_D) return x->values ? spec->Dv : spec->D;
+    if (d->axis == AX_Q) return ceil_div(size[SZ_SQ], x->per);
+    return size[of_axis[d->axis]];
+}
+
+int ag_source_cols(const Spec *spec, SpecRef s) {
+    if (s.kind == FROM_DERIVE) s = spec->derive[s.index].source;
+    bool values = s.kind == FROM_V || (s.kind == FROM_INPUT && spec->input[s.index].values);
+    return values ? spec->Dv : spec->D;
+}
+
+int64_t ag_pool_count(const Derive *pool, int64_t Sk) {
+    if (pool->partial) return ceil_div(Sk, pool->stride.n);
+    return Sk < pool->size.n ? 0 : (Sk - pool->size.n) / pool->stride.n + 1;
+}
+
+int64_t ag_block_count(const Fixed *block, int64_t Sk) { return ceil_div(Sk, block->n); }
+
+int64_t ag_branch_keys(const Spec *spec, int branch, int64_t Sk) {
+    SpecRef s = spec->branch[branch].keys;
+    return s.kind == FROM_DERIVE ? ag_pool_count(&spec->derive[s.index], Sk) : Sk;
+}
