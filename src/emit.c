@@ -97,16 +97,34 @@ static void comment_launch(Emit *e) {
     ag_put(e->out, "//\n// Launch\n//   %s   %s%s\n//   threads  %d\n//   tensors ", e->k->persistent ? "tiles " : "blocks",
            blocks.oom ? "" : blocks.s, e->k->persistent ? "\n//   blocks   one per SM, at most one per tile" : "", e->k->threads);
     ag_buf_free(&blocks);
-    for (int i = 0; i < TEN_COUNT; i++) {
+    for (int i = 0; i < e->k->ntensor; i++) {
         const KernelTensor *t = &e->k->tensor[i];
         if (!t->used) continue;
-        ag_put(e->out, " %s[B, %s, %s%s] %s%s", t->name, ag_size_name[t->heads], ag_size_name[t->rows],
-               t->rank == 4 ? ag_fmt(e->k->arena, ", %d", t->cols).s : "", ag_dtype_name[t->type], t->optional ? " (may be null)" : "");
+        Buf dims = {0};
+        for (int dim = 0; dim < t->rank; dim++) {
+            ag_put(&dims, dim ? ", " : "");
+            ag_node_print(&dims, &e->k->nodes, t->extent[dim], NULL, NULL);
+        }
+        ag_put(e->out, " %s[%s] %s%s", t->name, dims.n ? dims.s : "", ag_dtype_name[t->type], t->optional ? " (may be null)" : "");
+        e->out->oom |= dims.oom;
+        ag_buf_free(&dims);
     }
     ag_put(e->out, "\n\n");
 }
 
 /* ---- arguments: the struct whose offsets place has fixed */
+
+/* What a pointer to the elements of a tensor is declared with: "const u16 ". */
+const char *ag_emit_pointer(const KernelTensor *t) {
+    switch (t->type) {
+    case DT_F32: return t->output || t->program < TEN_COUNT ? "float " : "const float ";
+    case DT_I32: return t->output ? "int " : "const int ";
+    case DT_I64: return t->output ? "i64 " : "const i64 ";
+    case DT_U8:
+    case DT_BOOL: return t->output ? "u8 " : "const u8 ";
+    default: return t->output ? "u16 " : "const u16 ";
+    }
+}
 
 static void slot_line(Emit *e, const Slot *s) {
     static const char *const dim[] = {"b", "h", "s", "d"};
@@ -114,7 +132,7 @@ static void slot_line(Emit *e, const Slot *s) {
     Str p = s->kind == SLOT_FLOAT || s->kind == SLOT_INT ? e->k->spec->param[s->index].name : (Str){0};
     const char *prefix = s->index == 0 ? "" : "u_";
     switch ((SlotKind)s->kind) {
-    case SLOT_POINTER: ag_emit_line(e, "%s*%s;", t->type == DT_F32 ? "float " : t->output ? "u16 " : "const u16 ", t->name); break;
+    case SLOT_POINTER: ag_emit_line(e, "%s*%s;", ag_emit_pointer(t), t->name); break;
     case SLOT_STRIDE:
         if (s->dim == 0) ag_put(e->out, "    i64 ");
         ag_put(e->out, "%s_%s%s", t->name, dim[s->dim], s->dim + 1 < t->rank ? ", " : "; // strides, elements\n");

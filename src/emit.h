@@ -26,7 +26,7 @@ typedef struct Emit {
     int indent;
     int loops;            /* how many are open */
     bool *declared;       /* per value: its variable has been printed */
-    bool head[TEN_COUNT]; /* per tensor: the pointer to this block's batch and head has been printed */
+    bool head[KERNEL_TENSORS]; /* per tensor: the pointer to this block's batch and head has been printed */
     InFlight flight;
     const char *role;                /* whose body is being printed */
     bool mma_sync;                   /* leaves of mma.sync are in use */
@@ -59,6 +59,7 @@ const char *ag_emit_text(const Emit *e, Ref r);             /* uniform expressio
 const char *ag_emit_atom(const Emit *e, Ref r);             /* the same, in parentheses unless it is one word */
 const char *ag_emit_stage(const Emit *e, int v, Ref index); /* address of a stage of a shared value */
 void ag_emit_declare(Emit *e, int v);
+const char *ag_emit_pointer(const KernelTensor *t);         /* emit.c: the type of its elements, as a pointer is declared with */
 const char *ag_emit_rows(const Emit *e, const char *tensor); /* what store leaves take for its rows */
 /* ---- emit_sm90.c: what only the wgmma path has */
 void ag_emit_tma(Emit *e, const Ins *i);

@@ -65,10 +65,7 @@ static void head_pointer(Emit *e, int tensor, Ref batch, Ref head) {
     e->head[tensor] = true;
     const KernelTensor *t = &e->k->tensor[tensor];
     ag_emit_line(e, "%s*%s_head = args.%s + %s * args.%s_b + %s * args.%s_h;",
-                 t->type == DT_F32 ? "float "
-                 : t->output       ? "u16 "
-                                   : "const u16 ",
-                 t->name, t->name, ag_emit_atom(e, batch), t->name, ag_emit_atom(e, head), t->name);
+                 ag_emit_pointer(t), t->name, t->name, ag_emit_atom(e, batch), t->name, ag_emit_atom(e, head), t->name);
 }
 /* In a kernel of one role before the first instruction of its body that needs them somewhere inside, else in the very block. */
 static void head_pointers(Emit *e, const Ins *i) {
@@ -90,7 +87,7 @@ static void emit_let(Emit *e, const Ins *i) {
 
 /* A block in braces: what it declares is gone after it. */
 static void emit_scope(Emit *e, const Block *b) {
-    bool *outer = e->declared, head[TEN_COUNT];
+    bool *outer = e->declared, head[KERNEL_TENSORS];
     memcpy(head, e->head, sizeof head);
     e->declared = NEWN(e->k->arena, bool, (size_t)e->k->nval);
     memcpy(e->declared, outer, sizeof(bool) * (size_t)e->k->nval);

@@ -18,12 +18,13 @@ double ag_host_get_at(const HostTensor *t, const int64_t *index, int rank);
 int64_t ag_host_get_int(const HostTensor *t, const int64_t *index, int rank); /* i32 i64 u8 bool, all bits */
 float ag_round_to(DType t, float x);                                          /* x as stored in t */
 
-enum { HOST_SCALARS = 32 };
+enum { HOST_SCALARS = 32, HOST_MORE = 19 };
 typedef struct HostCall {
     int64_t size[SZ_COUNT];
     HostTensor q, k, v, o, lse;  /* lse.data may be NULL */
     double scalar[HOST_SCALARS]; /* values of spec->param, by index */
     HostTensor input[SPEC_MAX_INPUTS];
+    HostTensor more[HOST_MORE];             /* for the simulator: the kernel's own tensors behind the first five */
     const int32_t *picks[SPEC_MAX_DERIVES]; /* NULL: computed; else what a SELECT is taken to be: [B, Hkv or Hq, Sq, count], contiguous */
 } HostCall;
 

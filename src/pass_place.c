@@ -283,11 +283,11 @@ static void place_maps(Kernel *k, const Block *b, bool *mapped) {
 }
 
 static void place_arguments(Kernel *k) {
-    bool mapped[TEN_COUNT] = {false};
+    bool mapped[KERNEL_TENSORS] = {false};
     for (int r = 0; r < k->nrole; r++) place_maps(k, &k->role[r].body, mapped);
-    for (int t = 0; t < TEN_COUNT; t++)
+    for (int t = 0; t < k->ntensor; t++)
         if (k->tensor[t].used && !mapped[t]) slot(k, SLOT_POINTER, t, 0, 8);
-    for (int t = 0; t < TEN_COUNT; t++)
+    for (int t = 0; t < k->ntensor; t++)
         for (int x = 0; k->tensor[t].used && !mapped[t] && x < k->tensor[t].rank; x++) slot(k, SLOT_STRIDE, t, x, 8);
     for (int s = SZ_B; s <= SZ_OFF; s++) slot(k, SLOT_SIZE, s, 0, 4);
     slot(k, SLOT_VEC, 0, 0, 4);

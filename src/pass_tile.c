@@ -468,8 +468,13 @@ static void describe_tensors(Kernel *k, const Math *m) {
         const MathTensor *x = &m->tensor[i];
         k->tensor[i] = (KernelTensor){
             .name = x->name, .type = x->type, .rank = x->rank, .rows = x->size[2], .heads = x->size[1], .output = x->output, .optional = x->optional};
-        if (x->rank == 4) k->tensor[i].cols = x->size[3] == SZ_DV ? m->spec->Dv : m->spec->D;
+        KernelTensor *t = &k->tensor[i];
+        if (x->rank == 4) t->cols = x->size[3] == SZ_DV ? m->spec->Dv : m->spec->D;
+        for (int dim = 0; dim < x->rank; dim++)
+            t->extent[dim] = dim == 3 ? ag_node_int(&k->nodes, t->cols) : ag_node_leaf(&k->nodes, OP_SIZE, T_INT, (int)x->size[dim], (Span){0});
+        t->program = i;
     }
+    k->ntensor = TEN_COUNT;
 }
 
 /* Names what decides about rounding. */

@@ -193,7 +193,7 @@ typedef struct Coverage {
     bool per_head;              /* visibility depends on b or h */
     uint8_t *visible;           /* [B * Hq or 1][nrow][Sk]: 0 not known yet, 1 hidden, 2 visible */
     uint8_t *seen;              /* [B * Hq][nrow][Sk]: contracted, or masked */
-    uint8_t *stored[TEN_COUNT]; /* [B * Hq][Sq] */
+    uint8_t *stored[KERNEL_TENSORS]; /* [B * Hq][Sq] */
     bool untold;                /* weights came from no scores (a constant score): which keys they are for cannot be told */
 } Coverage;
 

@@ -1,4 +1,6 @@
 /* tile.c: building and editing the Tile IR. */
+#include <assert.h>
+
 #include "tile_ir.h"
 
 #include <string.h>
@@ -49,6 +51,13 @@ Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target
     k->pack = 1;
     ag_nodes_init(&k->nodes, d->arena);
     return k;
+}
+
+int ag_kernel_tensor(Kernel *k, KernelTensor t) {
+    if (k->ntensor < TEN_COUNT) k->ntensor = TEN_COUNT;
+    assert(k->ntensor < KERNEL_TENSORS);
+    k->tensor[k->ntensor] = t;
+    return k->ntensor++;
 }
 
 int ag_val(Kernel *k, Val v) {

@@ -121,13 +121,17 @@ typedef struct Role {
     Block body;
 } Role;
 
+/* The first TEN_COUNT tensors of a kernel are what stands for q, k, v, o and lse, used or not; others follow. */
+enum { KERNEL_TENSORS = 24 };
 typedef struct KernelTensor {
     const char *name;
     DType type;
     int rank;
-    int cols;         /* extent of the last dim of a rank-4 tensor (D or Dv) */
-    Size rows, heads; /* extents of dims 2 and 1 */
+    int cols;         /* q k v o: extent of the last dim (D or Dv) */
+    Size rows, heads; /* q k v o lse: extents of dims 2 and 1 */
+    Ref extent[4];    /* of every dim, int nodes over sizes */
     bool output, optional, used;
+    int program; /* index among the tensors of the program */
 } KernelTensor;
 
 typedef struct Kernel {
@@ -140,7 +144,8 @@ typedef struct Kernel {
     Nodes nodes;
     Val *val;
     int nval, capval;
-    KernelTensor tensor[TEN_COUNT];
+    KernelTensor tensor[KERNEL_TENSORS];
+    int ntensor;
     Role role[2];
     int nrole;
     Barrier barrier[10];
@@ -172,6 +177,7 @@ static inline int ag_panel_cols(int cols) { return (cols + 63) / 64 * 64; } /* c
 static inline int ag_panels_at_once(int cols) { return cols % 64 == 0 && cols > 64 ? cols / 64 : 0; }
 int ag_val(Kernel *k, Val v); /* adds a value, returns its index */
 int ag_val_scalar(Kernel *k, const char *name, Type t);
+int ag_kernel_tensor(Kernel *k, KernelTensor t); /* adds one behind the five, returns its index */
 Ins *ag_ins(Kernel *k, TileOp op, int dst); /* fresh, unlinked; operands -1 */
 void ag_block_append(Block *b, Ins *i);
 void ag_block_insert_before(Block *b, Ins *at, Ins *i); /* at NULL: at the end */
