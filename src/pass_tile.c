@@ -500,6 +500,7 @@ void ag_pass_tile(Fn *fn) {
     k->threads = 32 * k->role[0].warps;
     k->per_sm = (int)tile_field(k, F_PER_SM);
     k->pack = tile_field(k, F_PACK_GQA) ? fn->spec->group : 1;
+    k->queries = (int)tile_field(k, F_TILE_M) / k->pack;
     Ref one = ag_node_float(&fn->math->nodes, 1.0);
     Ins *loop = ag_ins(k, TI_LOOP, -1);
     Block post = {0};

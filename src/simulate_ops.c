@@ -55,7 +55,7 @@ static void copy(Sim *s, const Ins *i) {
     int64_t row0 = ag_sim_int(s, i->e[1]), limit = ag_sim_int(s, i->e[2]), b = ag_sim_int(s, i->e[3]), head = ag_sim_int(s, i->e[4]);
     s->stage = ag_sim_int(s, i->e[0]);
     Stage *g = ag_sim_overwrite(s, i->dst, s->stage);
-    int pack = packed(s, t), most = v->rows / pack, live = limit <= row0 ? 0 : (limit - row0 < most ? (int)(limit - row0) : most) * pack;
+    int pack = packed(s, t), most = t->rows == SZ_SQ ? s->k->queries : v->rows, live = limit <= row0 ? 0 : (limit - row0 < most ? (int)(limit - row0) : most) * pack;
     if (live > 0) check_head(s, t, b, head), check_head(s, t, b, head + pack - 1), check_rows(s, t, row0, row0 + live / pack);
     if (s->order->values) fetch(s, i, g, row0, live, b, head);
     g->source = (Source){i->a, b, head, row0, live};
@@ -333,7 +333,7 @@ static void store(Sim *s, const Ins *i) {
     if (!wide) not_partial(s, i->a);
     if (!x->data) return;
     int pack = packed(s, t);
-    int64_t most = a->v->rows / pack, live = limit - row0 < most ? limit - row0 : most;
+    int64_t most = s->k->queries, live = limit - row0 < most ? limit - row0 : most;
     if (live <= 0) return;
     check_head(s, t, b, h);
     check_head(s, t, b, h + pack - 1);

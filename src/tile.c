@@ -49,6 +49,7 @@ Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target
     k->name = name;
     k->key_loop = -1;
     k->pack = 1;
+    k->queries = (int)s->f[F_TILE_M].v;
     ag_nodes_init(&k->nodes, d->arena);
     return k;
 }

@@ -45,7 +45,7 @@ static void decode_grouped(Tiler *t, Ref tiles, Ref place[AX_COUNT]) {
 
 void ag_tiler_block(Tiler *t) {
     Kernel *k = t->k;
-    Ref bm = num(t, tile_field(k, F_TILE_M) / k->pack), place[AX_COUNT] = {0};
+    Ref bm = num(t, k->queries), place[AX_COUNT] = {0};
     Ref tiles_m = op2(t, OP_CEILDIV, size(t, SZ_SQ), bm);
     k->blocks = op2(t, OP_MUL, op2(t, OP_MUL, tiles_m, size(t, heads_of_tiles(t))), size(t, SZ_B));
     int tiles = ag_tiler_let(t, t->pre, "tiles_m", tiles_m,

@@ -134,7 +134,11 @@ typedef struct KernelTensor {
     int program; /* index among the tensors of the program */
 } KernelTensor;
 
+/* What a kernel is for: the simulator follows keys and query rows through attention alone. */
+typedef enum KernelKind { KERNEL_ATTEND, KERNEL_SELECT, KERNEL_EACH } KernelKind;
+
 typedef struct Kernel {
+    KernelKind kind;
     Diag *d;
     Arena *arena;
     const Spec *spec; /* names of parameters, for printing */
@@ -152,6 +156,7 @@ typedef struct Kernel {
     int nbarrier;
     int threads, per_sm;
     int pack;               /* query heads per query in a tile: its row r is query first + r / pack, head first + r % pack; 1: one head's queries */
+    int queries;            /* in a tile; queries * pack rows are in use, those behind are not */
     bool persistent;        /* no more blocks than fit at once: each goes on to further tiles */
     bool counter;           /* the launch has a counter of tiles, which TI_FETCH moves; 0 before and after */
     bool bounded;           /* debug-hang: waits on mbarriers end after 2 s, with a message and a failed launch; the emitter alone heeds it */

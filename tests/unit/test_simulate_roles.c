@@ -167,6 +167,7 @@ static Compilation *by_hand(void) {
     k->role[1] = (Role){.name = "load", .warp0 = 4, .warps = 4, .one_thread = true};
     k->nrole = 2;
     k->threads = 256;
+    k->queries = h.m;
     k->nbarrier = sizeof barrier / sizeof *barrier;
     memcpy(k->barrier, barrier, sizeof barrier);
     describe_tensors(k);

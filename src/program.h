@@ -1,0 +1,27 @@
+/* program.h: specs with branches become a program, a list of kernels with buffers between them (program.c).
+ *
+ *   pool      a derived tensor: means of rows of k, v or an input           -> buffer
+ *   attend    a branch by itself: keys and values of its own, or a pool's   -> its result, and its LSE if a select ranks by it
+ *   select    the block lists of a select, from importance never stored     -> buffer
+ *   attend    a branch over listed blocks
+ *   combine   the output expression at each element
+ *
+ * Tensors of a program, by number: q k v o lse, the spec's inputs, derived tensors, results of branches, their LSEs. */
+#ifndef AG_PROGRAM_H
+#define AG_PROGRAM_H
+
+#include "compile.h"
+
+static inline int ag_program_input(int input) { return TEN_COUNT + input; }
+static inline int ag_program_derive(const Spec *s, int derive) { return ag_program_input(s->ninput) + derive; }
+static inline int ag_program_result(const Spec *s, int branch) { return ag_program_derive(s, s->nderive) + branch; }
+static inline int ag_program_lse(const Spec *s, int branch) { return ag_program_result(s, s->nbranch) + branch; }
+
+/* A branch as a plain spec: its score and mask, the name "spec_branch", no branches. */
+Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch);
+
+/* Kernels in their last form, placed.  fn: d, spec (the whole one, with spec->group known), sched (closed) and target are read. */
+Kernel *ag_build_pool(const Fn *fn, int derive);
+Kernel *ag_build_select(const Fn *fn, int derive);
+Kernel *ag_build_combine(const Fn *fn);
+#endif
