@@ -674,6 +674,7 @@ static void test_loads(void **state) {
         {"1 if flag[k] else 0", 1},
         {"1 if flag[0] or flag[99] else 0", 0},
         {"half[2]", 1.5},
+        {"1 if 0 <= idx[idx[1] + q - off - 1] < 6 else 0", 1}, /* the middle of a chain is read twice */
     };
     Case *c = new_case((Sizes){1, 2, 1, 5, 9, 2, 2});
     float t[2 * 8], temperature = 2.5f;
