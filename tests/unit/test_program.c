@@ -667,6 +667,7 @@ static void test_loads(void **state) {
         {"t[h, 7]", 17},            /* the last */
         {"t[h, k + 5]", 0},         /* past the end */
         {"t[h - 2, k]", 0},         /* before the beginning */
+        {"t[h, k - 4]", 0},
         {"t[h, idx[q] + idx[q]]", 0},
         {"temperature * 2", 5},
         {"wide[0]", -2}, /* the low 32 bits */
