@@ -490,6 +490,27 @@ static void test_no_keys(void **state) {
     free(gate);
 }
 
+/* Short and lopsided calls: every output is a number, rows before the first key are 0. */
+static void test_lengths(void **state) {
+    static const int64_t lengths[] = {0, 1, 7, 8, 31, 33, 64};
+    static const attngen_dim moba[] = {{"block", 16}, {"top", 3}};
+    (void)state;
+    for (int i = 0; i < LEN(lengths); i++)
+        for (int j = 0; j < LEN(lengths); j++)
+            for (int which = 0; which < 2; which++) {
+                float *gate;
+                Case *c = nsa_case((Sizes){2, 3, 1, lengths[i], lengths[j], 4, 2}, &gate);
+                if (which) c->dims = moba, c->ndims = LEN(moba);
+                run_file(c, which ? "moba" : "nsa");
+                for (int64_t at = 0; at < outputs(c); at++) {
+                    int64_t q = at / 2 % lengths[i];
+                    assert_true(isfinite(c->o[at]) && (c->o[at] == 0 || q + lengths[j] - lengths[i] >= 0));
+                }
+                free_case(c);
+                free(gate);
+            }
+}
+
 /* ---- MoBA: every visible key of the chosen blocks, in one softmax */
 
 static void test_moba(void **state) {
@@ -758,6 +779,7 @@ int main(void) {
         cmocka_unit_test(test_future_tokens),
         cmocka_unit_test(test_first_rows),
         cmocka_unit_test(test_no_keys),
+        cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_moba),
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_block_sparse),
