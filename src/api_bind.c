@@ -190,7 +190,7 @@ attngen_status attngen_explain(const attngen_call *call, const attngen_arg *args
 
 static HostTensor host_tensor(const BoundArgs *b, int tensor, DType type) {
     HostTensor t = {.data = b->data[tensor], .type = type};
-    memcpy(t.stride, b->stride[tensor], sizeof t.stride);
+    memcpy(t.stride, b->stride[tensor], sizeof b->stride[tensor]);
     return t;
 }
 
