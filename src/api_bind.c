@@ -35,10 +35,10 @@ static void set_sizes(int64_t size[SZ_COUNT], const attngen_shape *shape, const 
 }
 
 /* Those that should go by 16-byte pieces: the others of rank 4 go by TMA or not at all. */
-static uint32_t tensors_in_pieces(const ProgramMeta *m) {
-    uint32_t bits = 0;
-    for (uint32_t i = 0; i < m->ntensor; i++) bits |= (uint32_t)(m->tensor[i].rank == 4) << i;
-    for (uint32_t i = 0; i < m->ntmap; i++) bits &= ~(1u << m->tmap[i].tensor);
+static uint64_t tensors_in_pieces(const ProgramMeta *m) {
+    uint64_t bits = 0;
+    for (uint32_t i = 0; i < m->ntensor; i++) bits |= (uint64_t)(m->tensor[i].rank == 4 && !m->tensor[i].buffer) << i;
+    for (uint32_t i = 0; i < m->ntmap; i++) bits &= ~((uint64_t)1 << m->tmap[i].tensor);
     return bits;
 }
 
@@ -85,7 +85,7 @@ attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attn
     m = &c->program->lowered->meta;
     c->device = ctx->device;
     memcpy(c->size, size, sizeof size);
-    c->workspace = (size_t)ag_formula(&m->workspace, size);
+    c->workspace = (size_t)ag_workspace_bytes(m, size);
     c->rank4 = tensors_in_pieces(m);
     c->status = ag_program_load(c->program, NULL, c->device, &c->loaded, &c->why);
     *out = c;
@@ -113,7 +113,7 @@ typedef struct Way {
     attngen_program *program;
     Loaded *loaded;
     size_t workspace;
-    uint32_t rank4;
+    uint64_t rank4;
     BoundArgs b;
 } Way;
 
@@ -129,7 +129,7 @@ static attngen_status go_portable(Way *w, const attngen_call *call, const attnge
     if (s == ATTNGEN_OK) s = ag_args_bind(&w->b, &c->meta, call->size, args, nargs, &cause);
     if (s != ATTNGEN_OK) return ag_err(e, s, "%s: the portable kernel cannot run: %s", why, cause.text);
     w->loaded = atomic_load_explicit(&w->program->loaded, memory_order_acquire);
-    w->workspace = (size_t)ag_formula(&c->meta.workspace, call->size);
+    w->workspace = (size_t)ag_workspace_bytes(&c->meta, call->size);
     w->rank4 = tensors_in_pieces(&c->meta);
     return ag_err(e, ATTNGEN_OK, "%s: the portable kernel (%s) runs", why, c->schedule_name);
 }
@@ -173,7 +173,7 @@ attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args,
     if (s == ATTNGEN_OK) s = choose(&w, call, args, nargs, &launch_text);
     if (s == ATTNGEN_OK) s = check_workspace(w.workspace, workspace, workspace_bytes);
     if (s != ATTNGEN_OK) return s;
-    w.b.workspace = workspace;
+    ag_args_place(&w.b, workspace);
     return ag_launch(w.loaded, &w.b, call->device, stream, &launch_text);
 }
 

@@ -79,7 +79,7 @@ static void print_grid(const ProgramMeta *m, const attngen_call *call) {
     else
         printf("%lld tiles by %u block%s per SM", blocks, k->per_sm, k->per_sm == 1 ? "" : "s");
     printf("; %u threads and %u bytes of shared memory a block; %lld bytes of workspace\n", k->threads, k->shared_bytes,
-           (long long)ag_formula(&m->workspace, call->size));
+           (long long)ag_workspace_bytes(m, call->size));
 }
 
 /* What p would do.  *fits: whether it takes the tensors. */

@@ -188,6 +188,17 @@ static void emit_copy(Emit *e, const Ins *i) {
                  row, 1 << i->a);
 }
 
+static void emit_list(Emit *e, const Ins *i) {
+    const KernelTensor *t = &e->k->tensor[i->a];
+    const char *b = ag_emit_atom(e, i->e[0]), *h = ag_emit_atom(e, i->e[1]), *row = ag_emit_atom(e, i->e[2]), *count = ag_emit_text(e, t->extent[3]);
+    if (i->b >= 0) {
+        const char *c = e->k->tensor[i->b].name;
+        count = ag_fmt(e->k->arena, "min(%s, args.%s[%s * args.%s_b + %s * args.%s_h + %s * args.%s_s])", count, c, b, c, h, c, row, c).s;
+    }
+    ag_emit_line(e, "const BlockList list = {args.%s + (%s * args.%s_b + %s * args.%s_h + %s * args.%s_s), args.%s_d, %s, ceil_div(args.Sk, %d)};", t->name, b,
+                 t->name, h, t->name, row, t->name, t->name, count, i->n);
+}
+
 static void emit_load(Emit *e, const Ins *i) {
     const Val *s = val(e, i->a);
     ag_emit_declare(e, i->dst);
@@ -403,6 +414,7 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_PASS_TURN:
     case TI_STORE_WAIT: ag_emit_tiles(e, i); break;
     case TI_ANY: emit_any(e, i); break;
+    case TI_LIST: emit_list(e, i); break;
     case TI_FILL: emit_fill(e, i); break;
     case TI_COPY:
         if (i->bar >= 0)
