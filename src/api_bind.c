@@ -1,9 +1,12 @@
 /* api_bind.c: sizes to a call, and what can be done with a call: launch, explain, reference, simulate. */
 #include "api.h"
+#include "program.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { MAX_DIMS = 64 };
 
 /* ---- bind */
 
@@ -68,21 +71,44 @@ static attngen_program *refined(attngen_context *ctx, const attngen_program *p, 
     return ag_program_ref(p);
 }
 
+/* One reference to the program for the query heads per KV head of these sizes: one with branches that was compiled for no number in particular is compiled
+ * for theirs.  Sizes that do not fit are left to the check behind. */
+static attngen_status for_group(attngen_context *ctx, attngen_program **out, const attngen_program *p, const attngen_shape *shape) {
+    const Compilation *c = p->lowered;
+    int64_t hq = shape->Hq, hkv = shape->Hkv;
+    *out = NULL;
+    if (!c->open_group || hkv <= 0 || hq <= 0 || hq % hkv || hq / hkv == c->fn.spec->group) {
+        *out = ag_program_ref(p);
+        return ATTNGEN_OK;
+    }
+    const DiagFile *spec = &c->diag.file[1], *schedule = &c->diag.file[2];
+    const attngen_source text = {spec->name.s, spec->text.s, (size_t)spec->text.n}, how = {schedule->name.s, schedule->text.s, (size_t)schedule->text.n};
+    attngen_dim dims[MAX_DIMS];
+    if (c->ndims >= MAX_DIMS) return ag_fail(ctx, ATTNGEN_E_INVALID_ARG, "more than %d names are bound", MAX_DIMS - 1);
+    memcpy(dims, c->dims, c->ndims * sizeof *dims);
+    dims[c->ndims] = (attngen_dim){"group", (double)(hq / hkv)};
+    return (p->image ? attngen_compile : attngen_lower)(ctx, out, &text, c->chosen ? NULL : &how, dims, c->ndims + 1);
+}
+
 attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attngen_program *program, const attngen_shape *shape) {
     if (!ctx) return ATTNGEN_E_INVALID_ARG;
     if (!out || !program || !shape) return ag_fail(ctx, ATTNGEN_E_INVALID_ARG, "%s is NULL", !out ? "out" : !program ? "program" : "shape");
     *out = NULL;
-    const ProgramMeta *m = &program->lowered->meta;
     Err e;
     int64_t size[SZ_COUNT];
-    set_sizes(size, shape, program->lowered->fn.spec);
-    attngen_status s = ag_sizes_check(m, size, &e);
-    if (s != ATTNGEN_OK) return ag_fail_err(ctx, s, &e);
-
-    attngen_call *c = calloc(1, sizeof *c);
-    if (!c) return ag_fail(ctx, ATTNGEN_E_NOMEM, "out of memory");
-    c->program = refined(ctx, program, size);
-    m = &c->program->lowered->meta;
+    attngen_program *own = NULL;
+    attngen_status s = for_group(ctx, &own, program, shape);
+    if (s != ATTNGEN_OK) return s;
+    set_sizes(size, shape, own->lowered->fn.spec);
+    s = ag_sizes_check(&own->lowered->meta, size, &e);
+    attngen_call *c = s == ATTNGEN_OK ? calloc(1, sizeof *c) : NULL;
+    if (!c) {
+        attngen_program_free(own);
+        return s != ATTNGEN_OK ? ag_fail_err(ctx, s, &e) : ag_fail(ctx, ATTNGEN_E_NOMEM, "out of memory");
+    }
+    c->program = refined(ctx, own, size);
+    attngen_program_free(own);
+    const ProgramMeta *m = &c->program->lowered->meta;
     c->device = ctx->device;
     memcpy(c->size, size, sizeof size);
     c->workspace = (size_t)ag_workspace_bytes(m, size);
@@ -212,6 +238,8 @@ static attngen_status host_call(attngen_context *ctx, const attngen_call *call, 
     h->v = host_tensor(&b, TEN_V, spec->dtype);
     h->o = host_tensor(&b, TEN_O, spec->dtype);
     h->lse = host_tensor(&b, TEN_LSE, DT_F32);
+    for (int i = 0; i < spec->ninput; i++)
+        h->input[i] = host_tensor(&b, ag_program_input(i), spec->input[i].storage ? spec->dtype : spec->input[i].type);
     for (int i = 0; i < spec->nparam && i < HOST_SCALARS; i++) {
         const Param *p = &spec->param[i];
         h->scalar[i] = p->bound ? constant(p) : b.scalar[i];
@@ -258,10 +286,12 @@ attngen_status attngen_simulate(attngen_context *ctx, const attngen_call *call, 
     attngen_status s = host_call(ctx, call, args, nargs, &h);
     if (s != ATTNGEN_OK) return s;
     Buf message = {0};
-    if (!ag_simulate(call->program->lowered->fn.kernel, &h, &message)) {
+    ProgramBuffers buffers;
+    if (!ag_simulate_program(call->program->lowered, &h, &buffers, &message)) {
         bool oom = message.oom || !message.s;
         s = oom ? ag_fail(ctx, ATTNGEN_E_NOMEM, "out of memory") : ag_fail(ctx, ATTNGEN_E_CHECK, "%s", message.s);
     }
+    ag_program_buffers_free(&buffers);
     ag_buf_free(&message);
     return s;
 }

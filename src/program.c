@@ -90,8 +90,21 @@ static void refuse(Diag *d, const Spec *s) {
     ag_stop_if_errors(d);
 }
 
+/* Kernels take the heads of a group as rows of a tile: their number is needed. */
+static Spec *close_group(Compilation *c) {
+    enum { MOST_HEADS = 64 };
+    Spec *s = NEW(c->diag.arena, Spec);
+    *s = *c->fn.spec;
+    c->open_group = s->group == 0;
+    if (c->open_group) s->group = 1;
+    if (s->group > MOST_HEADS)
+        ag_unsupported(&c->diag, s->group_span, "with branches this version of attngen takes up to %d query heads per KV head, not %d", MOST_HEADS, s->group);
+    c->fn.spec = s;
+    return s;
+}
+
 void ag_compile_program(Compilation *c, const Request *r) {
-    const Spec *s = c->fn.spec;
+    Spec *s = close_group(c);
     refuse(&c->diag, s);
     bool all = !r->after; /* the kernels below have no IR before their last form */
     for (int i = 0; all && i < s->nderive; i++)

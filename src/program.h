@@ -27,4 +27,14 @@ Schedule *ag_listed_schedule(const Fn *fn, const Branch *b);
 Kernel *ag_build_pool(const Fn *fn, int derive);
 Kernel *ag_build_select(const Fn *fn, int derive);
 Kernel *ag_build_combine(const Fn *fn);
+
+/* ---- simulate_program.c */
+typedef struct ProgramBuffers {
+    HostTensor tensor[META_TENSORS]; /* of the program: the caller's, and buffers */
+    void *memory[META_TENSORS];      /* of the buffers */
+} ProgramBuffers;
+/* Runs every kernel of c, which has been compiled to its end, on `call`.  false: memory is out, and the message empty; or a kernel breaks its protocol, and the
+ * message says which and how.  *buffers is to be freed whatever is returned. */
+bool ag_simulate_program(const Compilation *c, const HostCall *call, ProgramBuffers *buffers, Buf *message);
+void ag_program_buffers_free(ProgramBuffers *p);
 #endif

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "jit.h"
+#include "op.h"
 #include "with_folder.h"
 
 typedef struct Warnings {
@@ -45,6 +46,8 @@ static ProgramMeta meta(void) {
     snprintf(m.kernel[0].name, sizeof m.kernel[0].name, "attention");
     m.kernel[0].threads = 128;
     m.kernel[0].param_bytes = 8;
+    m.kernel[0].keys = SZ_SK;
+    memset(m.kernel[0].tensor, META_NO_TENSOR, sizeof m.kernel[0].tensor);
     return m;
 }
 
