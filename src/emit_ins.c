@@ -435,6 +435,8 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_MAP: emit_map(e, i); break;
     case TI_REDUCE: emit_reduce(e, i); break;
     case TI_TOTAL: emit_total(e, i); break;
+    case TI_POOL:
+    case TI_EACH: ag_emit_each(e, i); break;
     case TI_STORE:
         if (i->async)
             ag_emit_store_tma(e, i);
