@@ -10,6 +10,7 @@
  *   simulate_relative.c  which running maximum a value is relative to
  *   simulate_list.c      block lists
  *   simulate_any.c       bodies that each warp runs or skips by itself
+ *   simulate_each.c      pools and outputs, element by element
  *   simulate_cover.c     which keys each query row has seen, which output rows are written
  *
  * Every error leaves through ag_sim_fail, the one longjmp to ag_simulate; all memory is in the simulation's own arena. */
@@ -194,7 +195,7 @@ typedef struct Coverage {
     bool per_head;              /* visibility depends on b or h */
     uint8_t *visible;           /* [B * Hq or 1][nrow][Sk]: 0 not known yet, 1 hidden, 2 visible */
     uint8_t *seen;              /* [B * Hq][nrow][Sk]: contracted, or masked */
-    uint8_t *stored[KERNEL_TENSORS]; /* [B * Hq][Sq] */
+    uint8_t *stored[KERNEL_TENSORS]; /* [B * Hq][Sq]; KERNEL_EACH: of every element */
     bool untold;                /* weights came from no scores (a constant score): which keys they are for cannot be told */
 } Coverage;
 
@@ -224,6 +225,7 @@ typedef struct Sim {
     int64_t blocks, counter; /* of the launch */
     const Ins *list;         /* opened by the block, at list_at: batch, head, row */
     int64_t list_at[3];
+    struct Each *each;       /* simulate_each.c */
 } Sim;
 
 /* ---- simulate.c */
@@ -308,6 +310,11 @@ void ag_sim_relate_reduce(Sim *s, const Ins *i);
 void ag_sim_relate_mma(Sim *s, const Ins *i);
 void ag_sim_relate_total(Sim *s, const Ins *i);
 void ag_sim_relate_stage(Sim *s, const Ins *i);
+
+/* ---- simulate_each.c */
+void ag_sim_each_init(Sim *s);
+void ag_sim_each(Sim *s, const Ins *i);
+void ag_sim_each_end(Sim *s); /* every element has been written */
 
 /* ---- simulate_cover.c */
 void ag_sim_cover_init(Sim *s);

@@ -25,6 +25,8 @@ const char *const ag_tile_op_name[] = {[TI_LET] = "let",
                                        [TI_MAP] = "map",
                                        [TI_REDUCE] = "reduce",
                                        [TI_TOTAL] = "total",
+                                       [TI_POOL] = "pool",
+                                       [TI_EACH] = "each",
                                        [TI_STORE] = "store",
                                        [TI_STORE_ROW] = "store_row",
                                        [TI_WHILE] = "while",
@@ -85,6 +87,7 @@ bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index) {
         if (!live[i]) continue;
         found = n->op == op && n->index == index;
         for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
+        for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
     }
     return found;
 }
