@@ -178,6 +178,7 @@ static void row_names(Emit *e) {
 static void kernel(Emit *e) {
     const Kernel *k = e->k;
     ag_emit_line(e, "constexpr int THREADS = %d;\n", k->threads);
+    if (k->kind == KERNEL_SELECT) ag_emit_ranking(e);
     ag_emit_line(e, "extern \"C\" __global__ void __launch_bounds__(THREADS, %d) %.*s(const __grid_constant__ Args args) {", k->per_sm,
                  STRF(k->name));
     e->indent = 1;

@@ -9,6 +9,7 @@
  *   simulate_ops.c       what each instruction computes, and which queries and keys its result stands for
  *   simulate_relative.c  which running maximum a value is relative to
  *   simulate_any.c       bodies that each warp runs or skips by itself
+ *   simulate_select.c    selections of blocks: sums over heads, ranking, lists
  *   simulate_cover.c     which keys each query row has seen, which output rows are written
  *
  * Every error leaves through ag_sim_fail, the one longjmp to ag_simulate; all memory is in the simulation's own arena. */
@@ -197,6 +198,8 @@ typedef struct Coverage {
     bool untold;                /* weights came from no scores (a constant score): which keys they are for cannot be told */
 } Coverage;
 
+typedef struct SimLists SimLists; /* simulate_select.c */
+
 typedef struct Sim {
     const Kernel *k;
     const HostCall *call;
@@ -221,6 +224,8 @@ typedef struct Sim {
     Flight *flight;          /* copies by TMA on their way, in order of issue */
     int nflight, capflight;
     int64_t blocks, counter; /* of the launch */
+    SimLists *lists;
+    int64_t lists_next; /* block that the next step has to begin with: the sums before it are those of the step before */
 } Sim;
 
 /* ---- simulate.c */
@@ -287,6 +292,11 @@ void ag_sim_counter_end(Sim *s); /* of the launch: its counter is 0 again */
 
 /* ---- simulate_ops.c */
 void ag_sim_op(Sim *s, const Ins *i);
+
+/* ---- simulate_select.c */
+void ag_sim_select(Sim *s, const Ins *i); /* TI_LOAD_ROW .. TI_STORE_LIST */
+void ag_sim_lists_init(Sim *s);
+void ag_sim_lists_end(Sim *s); /* every list is written */
 
 /* ---- simulate_any.c */
 bool ag_sim_any_begin(Sim *s, const Ins *i); /* false: no warp runs the body */

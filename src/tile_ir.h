@@ -81,11 +81,11 @@ typedef enum TileOp {
     TI_STORE_WAIT, /* until the asynchronous stores of this role have read their tiles, for each warpgroup */
     TI_STORE_ROW,  /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; heads as above) = row a, if the tensor was given */
     /* ---- selections of blocks; Kernel.rank says which */
-    TI_LOAD_ROW,  /* row dst = tensor n (f32) [batch e[2], head e[3]] rows e[0].. (those < e[1]; heads as in TI_STORE_ROW); -inf in rows not in use */
-    TI_CLEAR,     /* shared table dst = 0, complete at the next barrier */
+    TI_LOAD_ROW, /* row dst = tensor n (f32) [batch e[2], head e[3]] rows e[0].. (those < e[1]; heads as in TI_STORE_ROW); -inf in rows not in use */
+    TI_CLEAR,    /* shared table dst = 0, complete at the next barrier */
     TI_SUM_HEADS, /* table dst [unit u], columns rank.history.. = sums of fragment a over its rows u * rank.unit .. + rank.unit - 1, complete at the next
                      barrier; dst's other columns stay.  Units behind those of the tile's queries are not written */
-    TI_RANK,      /* per query i < e[3] of the tile, at position e[2] + i: the importance of blocks e[0] .. e[0] + rank.blocks - 1, of those below e[1] and (causal)
+    TI_RANK, /* per query i < e[3] of the tile, at position e[2] + i: the importance of blocks e[0] .. e[0] + rank.blocks - 1, of those below e[1] and (causal)
                      not past the query, from the sums in table a over the query's units, column rank.history + c being that of pooled key
                      e[0] * rank.block / rank.stride + c; each into the query's list in table dst if it is among its first rank.count.
                      Then a's last rank.history columns become its first.  Each query's rows of both tables have one owner, some lanes of a warp */
@@ -158,7 +158,9 @@ typedef struct Rank {
     int first, local;        /* always in the list: blocks below `first`; the query's own and the local - 1 before it */
     bool causal;             /* blocks past the query's own never are */
 } Rank;
-static inline int ag_rank_room(const Rank *r) { return (r->count + r->lanes - 1) / r->lanes * r->lanes; } /* entries of a list, all lanes having as many */
+static inline int ag_rank_room(const Rank *r) {
+    return (r->count + r->lanes - 1) / r->lanes * r->lanes;
+} /* entries of a list, all lanes having as many */
 
 /* What a kernel is for: the simulator follows keys and query rows through attention alone. */
 typedef enum KernelKind { KERNEL_ATTEND, KERNEL_SELECT, KERNEL_EACH } KernelKind;
@@ -210,7 +212,7 @@ static inline int ag_panels_at_once(int cols) { return cols % 64 == 0 && cols > 
 int ag_val(Kernel *k, Val v); /* adds a value, returns its index */
 int ag_val_scalar(Kernel *k, const char *name, Type t);
 int ag_kernel_tensor(Kernel *k, KernelTensor t); /* adds one behind the five, returns its index */
-Ins *ag_ins(Kernel *k, TileOp op, int dst); /* fresh, unlinked; operands -1 */
+Ins *ag_ins(Kernel *k, TileOp op, int dst);      /* fresh, unlinked; operands -1 */
 void ag_block_append(Block *b, Ins *i);
 void ag_block_insert_before(Block *b, Ins *at, Ins *i); /* at NULL: at the end */
 void ag_block_insert_after(Block *b, Ins *at, Ins *i);  /* at NULL: at the start */
