@@ -177,10 +177,11 @@ static void emit_copy(Emit *e, const Ins *i) {
     const KernelTensor *t = &e->k->tensor[i->a];
     const char *row = ag_emit_atom(e, i->e[1]);
     if (t->rows == SZ_SQ && e->k->pack > 1) {
-        ag_emit_line(e,
-                     "copy_packed<%d, %d, %d, THREADS>(%s, %s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_h, args.%s_d, %s - %s, args.vec & %d);",
-                     v->rows, t->cols, e->k->pack, ag_emit_stage(e, i->dst, i->e[0]), t->name, row, t->name, t->name, t->name, t->name,
-                     ag_emit_text(e, i->e[2]), row, 1 << i->a);
+        const char *rows = ag_fmt(e->k->arena, "%s - %s", ag_emit_text(e, i->e[2]), row).s;
+        if (e->k->queries * e->k->pack < v->rows) rows = ag_fmt(e->k->arena, "min(%s, %d)", rows, e->k->queries).s;
+        ag_emit_line(e, "copy_packed<%d, %d, %d, THREADS>(%s, %s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_h, args.%s_d, %s, args.vec & %d);",
+                     v->rows, t->cols, e->k->pack, ag_emit_stage(e, i->dst, i->e[0]), t->name, row, t->name, t->name, t->name, t->name, rows,
+                     1 << i->a);
         return;
     }
     ag_emit_line(e, "copy_tile<%d, %d, THREADS%s>(%s, %s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s - %s, args.vec & %d);", v->rows,
@@ -464,6 +465,11 @@ static void emit_ins(Emit *e, const Ins *i) {
             emit_store(e, i);
         break;
     case TI_STORE_ROW: emit_store_row(e, i); break;
+    case TI_LOAD_ROW:
+    case TI_CLEAR:
+    case TI_SUM_HEADS:
+    case TI_RANK:
+    case TI_STORE_LIST: ag_emit_select(e, i); break;
     }
 }
 

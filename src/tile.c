@@ -40,7 +40,12 @@ const char *const ag_tile_op_name[] = {[TI_LET] = "let",
                                        [TI_PASS_TURN] = "pass_turn",
                                        [TI_STORE_WAIT] = "store_wait",
                                        [TI_STAGE] = "stage",
-                                       [TI_FENCE] = "fence"};
+                                       [TI_FENCE] = "fence",
+                                       [TI_LOAD_ROW] = "load_row",
+                                       [TI_CLEAR] = "clear",
+                                       [TI_SUM_HEADS] = "sum_heads",
+                                       [TI_RANK] = "rank",
+                                       [TI_STORE_LIST] = "store_list"};
 
 Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name) {
     Kernel *k = NEW(d->arena, Kernel);

@@ -255,6 +255,59 @@ static void check_each(const Check *c, const Ins *i) {
     check_written(c, i);
 }
 
+/* ---- selections */
+static bool is_table(const Check *c, int v, DType type, int rows, int cols) {
+    const Val *t = val(c, v);
+    return t && t->space == SPACE_SHARED && t->table && t->stages == 1 && t->type == type && t->rows >= rows && t->cols >= cols;
+}
+static bool is_lists(const Check *c, int v) { return is_table(c, v, DT_I64, c->k->queries, ag_rank_room(&c->k->rank)); }
+static bool is_pow2(int x) { return x > 0 && (x & (x - 1)) == 0; }
+
+static void check_rank_fields(const Check *c) {
+    const Rank *r = &c->k->rank;
+    require(c, c->k->kind == KERNEL_SELECT, "the kernel selects nothing");
+    bool sizes = r->size > 0 && r->stride > 0 && r->block > 0 && r->blocks > 0 && r->count > 0;
+    require(c, sizes && r->history == (r->size - 1) / r->stride, "the history is not what earlier pooled keys overlap");
+    require(c, is_pow2(r->unit) && r->unit <= 32 && c->k->pack % r->unit == 0, "the heads of a query are no whole number of units");
+    require(c, is_pow2(r->lanes) && r->lanes <= 32 && r->lanes * c->k->queries <= c->k->threads, "there are too few lanes for the queries");
+}
+static void check_select(const Check *c, const Ins *i) {
+    const Rank *r = &c->k->rank;
+    const Val *a = val(c, i->a);
+    check_rank_fields(c);
+    if (c->k->kind != KERNEL_SELECT || r->unit <= 0 || r->stride <= 0) return;
+    int units = c->k->queries * (c->k->pack / r->unit), step = (int)((int64_t)r->blocks * r->block / r->stride);
+    bool tensor = i->n >= 0 && i->n < c->k->ntensor;
+    const KernelTensor *t = tensor ? &c->k->tensor[i->n] : NULL;
+    int operands = 4;
+    switch (i->op) {
+    case TI_LOAD_ROW:
+        require(c, is_in(c, i->dst, SPACE_ROW) && !val(c, i->dst)->partial && t && t->type == DT_F32 && t->rank == 3,
+                "it must put a tensor of rows into a row");
+        break;
+    case TI_CLEAR:
+        require(c, is_table(c, i->dst, val(c, i->dst) ? val(c, i->dst)->type : DT_F32, 1, 1), "the destination is no table");
+        operands = 0;
+        break;
+    case TI_SUM_HEADS:
+        require(c, is_in(c, i->a, SPACE_FRAG) && a->layout == LAYOUT_ACC && c->written[i->a], "the fragment was not written");
+        require(c, is_in(c, i->a, SPACE_FRAG) && is_table(c, i->dst, DT_F32, units, r->history + a->cols), "the table is too small for the sums");
+        require(c, is_in(c, i->a, SPACE_FRAG) && a->rows / c->role->warps % r->unit == 0, "a unit has rows of two warps");
+        operands = 0;
+        break;
+    case TI_RANK:
+        require(c, is_lists(c, i->dst) && c->written[i->dst], "the lists are too small, or not cleared");
+        require(c, is_table(c, i->a, DT_F32, units, r->history + step) && c->written[i->a], "the table of sums is too small");
+        require(c, (int64_t)r->blocks * r->block % r->stride == 0 && r->history <= step, "a step is no whole number of pooled keys");
+        break;
+    default:
+        require(c, is_lists(c, i->a) && c->written[i->a], "the lists are too small, or not cleared");
+        require(c, t && t->type == DT_I32 && t->rank == 4 && t->output && t->cols == r->count, "it must put lists into an output tensor of them");
+        break;
+    }
+    for (int e = 0; e < operands; e++) check_uniform(c, i->e[e], T_INT);
+}
+
 static void check_block(Check *c, const Block *b);
 
 /* A body that may not run: what it writes counts inside only. */
@@ -334,6 +387,11 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_EACH: check_each(c, i); break;
     case TI_STORE:
     case TI_STORE_ROW: check_store(c, i); break;
+    case TI_LOAD_ROW:
+    case TI_CLEAR:
+    case TI_SUM_HEADS:
+    case TI_RANK:
+    case TI_STORE_LIST: check_select(c, i); break;
     }
     if (i->dst >= 0) c->written[i->dst] = true;
 }
