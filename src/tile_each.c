@@ -9,8 +9,8 @@ enum { WARPS = 8, THREADS = 32 * WARPS, PER_SM = 4, SYMBOL = 63, SUFFIX = 8 };
 typedef struct Builder {
     Kernel *k;
     const Spec *spec;
-    int b, h, g, row0;            /* scalars of the block */
-    int input[SPEC_MAX_INPUTS];   /* kernel tensors, -1: not there yet */
+    int b, h, g, row0;          /* scalars of the block */
+    int input[SPEC_MAX_INPUTS]; /* kernel tensors, -1: not there yet */
     int branch[SPEC_MAX_BRANCHES];
     Ref let[SPEC_MAX_LETS]; /* 0: not lowered yet */
 } Builder;
@@ -38,8 +38,9 @@ static const struct {
     int rank;
     Size size[4];
 } first[TEN_COUNT] = {
-    [TEN_Q] = {"q", 4, {SZ_B, SZ_HQ, SZ_SQ, SZ_D}},    [TEN_K] = {"k", 4, {SZ_B, SZ_HKV, SZ_SK, SZ_D}}, [TEN_V] = {"v", 4, {SZ_B, SZ_HKV, SZ_SK, SZ_DV}},
-    [TEN_O] = {"o", 4, {SZ_B, SZ_HQ, SZ_SQ, SZ_DV}}, [TEN_LSE] = {"lse", 3, {SZ_B, SZ_HQ, SZ_SQ}},
+    [TEN_Q] = {"q", 4, {SZ_B, SZ_HQ, SZ_SQ, SZ_D}},   [TEN_K] = {"k", 4, {SZ_B, SZ_HKV, SZ_SK, SZ_D}},
+    [TEN_V] = {"v", 4, {SZ_B, SZ_HKV, SZ_SK, SZ_DV}}, [TEN_O] = {"o", 4, {SZ_B, SZ_HQ, SZ_SQ, SZ_DV}},
+    [TEN_LSE] = {"lse", 3, {SZ_B, SZ_HQ, SZ_SQ}},
 };
 
 static Ref extent_of(Builder *x, Size s) {
@@ -80,7 +81,8 @@ static int input(Builder *x, int index, Span at) {
                       .named = true,
                       .program = ag_program_input(index)};
     if (in->rank > LEN(t.extent)) {
-        ag_unsupported(x->k->d, at, "'%s' has %d dims; kernels of this version of attngen read tensors of at most %d", t.name, in->rank, LEN(t.extent));
+        ag_unsupported(x->k->d, at, "'%s' has %d dims; kernels of this version of attngen read tensors of at most %d", t.name, in->rank,
+                       LEN(t.extent));
         return -1;
     }
     if (x->input[index] >= 0) return x->input[index];
