@@ -8,6 +8,7 @@
  *   simulate_mma.c       asynchronous mma: groups, and the values that unfinished ones hold
  *   simulate_ops.c       what each instruction computes, and which queries and keys its result stands for
  *   simulate_relative.c  which running maximum a value is relative to
+ *   simulate_list.c      block lists
  *   simulate_any.c       bodies that each warp runs or skips by itself
  *   simulate_each.c      pools and outputs, element by element
  *   simulate_cover.c     which keys each query row has seen, which output rows are written
@@ -222,6 +223,8 @@ typedef struct Sim {
     Flight *flight;          /* copies by TMA on their way, in order of issue */
     int nflight, capflight;
     int64_t blocks, counter; /* of the launch */
+    const Ins *list;         /* opened by the block, at list_at: batch, head, row */
+    int64_t list_at[3];
     struct Each *each;       /* simulate_each.c */
 } Sim;
 
@@ -289,6 +292,11 @@ void ag_sim_counter_end(Sim *s); /* of the launch: its counter is 0 again */
 
 /* ---- simulate_ops.c */
 void ag_sim_op(Sim *s, const Ins *i);
+
+/* ---- simulate_list.c */
+void ag_sim_open_list(Sim *s, const Ins *i);
+int64_t ag_sim_listed(Sim *s, int64_t entry);                                             /* a block */
+bool ag_sim_list_has(const Sim *s, int64_t b, int64_t h, int64_t row, int64_t key); /* may query `row` of head h see the key, by its list? */
 
 /* ---- simulate_any.c */
 bool ag_sim_any_begin(Sim *s, const Ins *i); /* false: no warp runs the body */

@@ -19,6 +19,7 @@ const char *const ag_tile_op_name[] = {[TI_LET] = "let",
                                        [TI_ARRIVE] = "arrive",
                                        [TI_LOAD] = "load",
                                        [TI_MMA] = "mma",
+                                       [TI_LIST] = "list",
                                        [TI_MMA_COMMIT] = "mma_commit",
                                        [TI_MMA_WAIT] = "mma_wait",
                                        [TI_MAP] = "map",
@@ -95,6 +96,7 @@ bool ag_nonneg(const Kernel *k, Ref r) {
     const Node *n = &k->nodes.n[r];
     switch (n->op) {
     case OP_CONST: return n->type == T_INT && n->value.u.i >= 0;
+    case OP_LISTED:
     case OP_BLOCK:
     case OP_BLOCKS: return true;
     case OP_SIZE: return n->index != SZ_OFF;

@@ -6,6 +6,7 @@ typedef struct Check {
     unsigned facts;
     const Role *role;
     bool *written;  /* per value: something has been put into it by this role, on every way here */
+    bool list;      /* a block list is open */
     const Ins *ins; /* being checked, for messages */
 } Check;
 
@@ -41,6 +42,7 @@ static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int
         check_element(c, n);
         return;
     }
+    require(c, n->op != OP_LISTED || c->list, "a block list is read before it is opened");
     require(c, n->op != OP_LOAD && n->op != OP_CARRY && n->op != OP_AXISMIN && n->op != OP_AXISMAX && n->op != OP_RSUM && n->op != OP_RMAX,
             "an expression holds a node of the Math IR");
     if (n->op != OP_VAL) return;
@@ -64,7 +66,7 @@ static void check_expr(const Check *c, Ref r, Reach reach, int rows, int cols, i
     for (Ref i = r; i > 0; i--) {
         if (!live[i]) continue;
         const Node *n = &c->k->nodes.n[i];
-        if (ag_op[n->op].arity == 0) check_leaf(c, n, reach, rows, cols, dst);
+        if (ag_op[n->op].arity == 0 || n->op == OP_LISTED) check_leaf(c, n, reach, rows, cols, dst);
         for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
         for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
     }
@@ -130,6 +132,16 @@ static void check_sync(const Check *c, const Ins *i) {
     require(c, there, "there is no such barrier");
     require(c, !there || c->k->barrier[i->n].kind <= BARRIER_WARPGROUP, "it is no barrier to wait at together");
     require(c, !c->role->one_thread, "one thread cannot wait for its others");
+}
+
+static void check_list(Check *c, const Ins *i) {
+    bool there = i->a >= TEN_COUNT && i->a < c->k->ntensor && c->k->tensor[i->a].rank == 4 && c->k->tensor[i->a].type == DT_I32;
+    require(c, there && ag_node_is_const(&c->k->nodes, c->k->tensor[i->a].extent[3]), "the list is no i32 tensor with a constant number of entries");
+    require(c, i->b < 0 || (i->b < c->k->ntensor && c->k->tensor[i->b].rank == 3 && c->k->tensor[i->b].type == DT_I32), "the counts are no i32 tensor of rank 3");
+    require(c, i->n > 0 && i->n % c->k->sched->f[F_TILE_N].v == 0, "a block is not made up of key tiles");
+    require(c, !c->role->one_thread && c->k->nrole == 1, "a list belongs to a kernel of one role");
+    for (int e = 0; e < 3; e++) check_uniform(c, i->e[e], T_INT);
+    c->list = true;
 }
 
 static void check_load(const Check *c, const Ins *i) {
@@ -290,6 +302,7 @@ static void check_ins(Check *c, const Ins *i) {
         require(c, (is_in(c, i->dst, SPACE_FRAG) || is_in(c, i->dst, SPACE_ROW)) && ag_node_is_const(&c->k->nodes, i->e[0]),
                 "it must put a constant into a fragment or row");
         break;
+    case TI_LIST: check_list(c, i); break;
     case TI_COPY: check_copy(c, i); break;
     case TI_COMMIT: break;
     case TI_WAIT: require(c, i->n >= 0, "a negative number of groups"); break;

@@ -78,6 +78,12 @@ static void put_operands(Dump *d, const Ins *i) {
         put_stage(d, i->a, i->e[0]);
         break;
     case TI_FETCH: ag_put(d->out, " %s", name(d, i->dst)); break;
+    case TI_LIST:
+        ag_put(d->out, " %s", k->tensor[i->a].name);
+        put_exprs(d, "[", i->e, 3, "]");
+        if (i->b >= 0) ag_put(d->out, " counted by %s", k->tensor[i->b].name);
+        ag_put(d->out, ", blocks of %d keys", i->n);
+        break;
     case TI_TAKE_TURN:
     case TI_PASS_TURN: ag_put(d->out, " %s", k->barrier[i->n].name); break;
     case TI_ANY: put_exprs(d, " row of the warp has ", i->e, 1, ""); break;

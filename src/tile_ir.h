@@ -56,6 +56,8 @@ typedef enum TileOp {
     TI_EXPECT,   /* one arrival on mbarrier n [stage e[0]], whose phase then also waits for e[1] bytes of copies */
     TI_WAIT_BAR, /* until mbarrier n [stage e[0]] has completed its phase of parity e[1] */
     TI_ARRIVE,   /* each warp of the role arrives once on mbarrier n [stage e[0]] */
+    TI_LIST, /* opens the block list of the tile, which LISTED reads from then on: tensor a at batch e[0], head e[1], row e[2], of blocks of n keys; tensor b (-1: none)
+                    at the same place has the number of entries that count.  An entry that is negative, past the last block or there before does not count */
     TI_PUT,      /* slot dst [stage e[0]] = e[1]; one thread; seen by who waits for an arrival behind it */
     TI_GET,      /* scalar dst = slot a [stage e[0]] */
     TI_FETCH, /* scalar dst, which varies, = the next tile of the launch's counter: blocks, blocks + 1, ...; each block fetches until it gets one past the last */
@@ -147,7 +149,8 @@ typedef struct Kernel {
     KernelKind kind;
     Diag *d;
     Arena *arena;
-    const Spec *spec; /* names of parameters, for printing */
+    const Spec *spec; /* names of parameters, for printing; of a branch: it as a plain spec */
+    const Derive *pool; /* SZ_SK counts its rows, not those of k; NULL */
     const Schedule *sched;
     const Target *target;
     Str name; /* extern "C" symbol */
@@ -170,7 +173,8 @@ typedef struct Kernel {
     Ref blocks;             /* launch formula over SIZE nodes: blocks, or with `persistent` tiles */
     Ref guard;              /* bool node: the mask with the bound of the key axis; true on plain steps */
     int key_loop;           /* value that counts key tiles (dst of its TI_LOOP) */
-    Ref lo, hi;             /* VALs: key tiles [lo, hi) are visited */
+    Ref lo, hi;             /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
+    const Ins *list;        /* the TI_LIST whose blocks are visited; NULL: all keys are */
     Ref clear_lo, clear_hi; /* keys between which the spec's mask is true for every query row of the tile; 0: unbounded */
     bool never_clear;       /* there is no such range */
     Ref plain_lo, plain_hi; /* VALs, set by split: key tiles [plain_lo, plain_hi) need no guard; 0: none are told apart */
@@ -218,9 +222,9 @@ typedef struct Budget {
 Budget ag_place_budget(const Kernel *k);
 void ag_place_arguments(Kernel *k); /* the argument struct alone */
 /* ---- emit.c */
-void ag_emit(Buf *out, const Kernel *k);
+void ag_emit(Buf *out, const Spec *spec, Kernel *const *kernel, int n); /* spec: what the file is of; kernels run in order */
 /* ---- kernel_meta.c: what the runtime needs */
-void ag_program_meta(ProgramMeta *out, const Kernel *k);
+void ag_program_meta(ProgramMeta *out, const Spec *spec, Kernel *const *kernel, int n);
 
 /* ---- simulate.c
  * Runs the kernel for every block of the launch on host tensors, with its tiles, rounding points and synchronisation.  Roles are coroutines.
