@@ -81,7 +81,7 @@ struct attngen_call {
     int device;
     int64_t size[SZ_COUNT];
     size_t workspace;
-    uint32_t rank4; /* bit per tensor that should go by 16-byte pieces */
+    uint64_t rank4; /* bit per tensor that should go by 16-byte pieces */
     Loaded *loaded; /* NULL: see status and why */
     attngen_status status;
     Err why;

@@ -1,9 +1,12 @@
 /* api_bind.c: sizes to a call, and what can be done with a call: launch, explain, reference, simulate. */
 #include "api.h"
+#include "program.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { MAX_DIMS = 64 };
 
 /* ---- bind */
 
@@ -35,10 +38,10 @@ static void set_sizes(int64_t size[SZ_COUNT], const attngen_shape *shape, const 
 }
 
 /* Those that should go by 16-byte pieces: the others of rank 4 go by TMA or not at all. */
-static uint32_t tensors_in_pieces(const ProgramMeta *m) {
-    uint32_t bits = 0;
-    for (uint32_t i = 0; i < m->ntensor; i++) bits |= (uint32_t)(m->tensor[i].rank == 4) << i;
-    for (uint32_t i = 0; i < m->ntmap; i++) bits &= ~(1u << m->tmap[i].tensor);
+static uint64_t tensors_in_pieces(const ProgramMeta *m) {
+    uint64_t bits = 0;
+    for (uint32_t i = 0; i < m->ntensor; i++) bits |= (uint64_t)(m->tensor[i].rank == 4 && !m->tensor[i].buffer) << i;
+    for (uint32_t i = 0; i < m->ntmap; i++) bits &= ~((uint64_t)1 << m->tmap[i].tensor);
     return bits;
 }
 
@@ -68,24 +71,47 @@ static attngen_program *refined(attngen_context *ctx, const attngen_program *p, 
     return ag_program_ref(p);
 }
 
+/* One reference to the program for the query heads per KV head of these sizes: one with branches that was compiled for no number in particular is compiled
+ * for theirs.  Sizes that do not fit are left to the check behind. */
+static attngen_status for_group(attngen_context *ctx, attngen_program **out, const attngen_program *p, const attngen_shape *shape) {
+    const Compilation *c = p->lowered;
+    int64_t hq = shape->Hq, hkv = shape->Hkv;
+    *out = NULL;
+    if (!c->open_group || hkv <= 0 || hq <= 0 || hq % hkv || hq / hkv == c->fn.spec->group) {
+        *out = ag_program_ref(p);
+        return ATTNGEN_OK;
+    }
+    const DiagFile *spec = &c->diag.file[1], *schedule = &c->diag.file[2];
+    const attngen_source text = {spec->name.s, spec->text.s, (size_t)spec->text.n}, how = {schedule->name.s, schedule->text.s, (size_t)schedule->text.n};
+    attngen_dim dims[MAX_DIMS];
+    if (c->ndims >= MAX_DIMS) return ag_fail(ctx, ATTNGEN_E_INVALID_ARG, "more than %d names are bound", MAX_DIMS - 1);
+    memcpy(dims, c->dims, c->ndims * sizeof *dims);
+    dims[c->ndims] = (attngen_dim){"group", (double)(hq / hkv)};
+    return (p->image ? attngen_compile : attngen_lower)(ctx, out, &text, c->chosen ? NULL : &how, dims, c->ndims + 1);
+}
+
 attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attngen_program *program, const attngen_shape *shape) {
     if (!ctx) return ATTNGEN_E_INVALID_ARG;
     if (!out || !program || !shape) return ag_fail(ctx, ATTNGEN_E_INVALID_ARG, "%s is NULL", !out ? "out" : !program ? "program" : "shape");
     *out = NULL;
-    const ProgramMeta *m = &program->lowered->meta;
     Err e;
     int64_t size[SZ_COUNT];
-    set_sizes(size, shape, program->lowered->fn.spec);
-    attngen_status s = ag_sizes_check(m, size, &e);
-    if (s != ATTNGEN_OK) return ag_fail_err(ctx, s, &e);
-
-    attngen_call *c = calloc(1, sizeof *c);
-    if (!c) return ag_fail(ctx, ATTNGEN_E_NOMEM, "out of memory");
-    c->program = refined(ctx, program, size);
-    m = &c->program->lowered->meta;
+    attngen_program *own = NULL;
+    attngen_status s = for_group(ctx, &own, program, shape);
+    if (s != ATTNGEN_OK) return s;
+    set_sizes(size, shape, own->lowered->fn.spec);
+    s = ag_sizes_check(&own->lowered->meta, size, &e);
+    attngen_call *c = s == ATTNGEN_OK ? calloc(1, sizeof *c) : NULL;
+    if (!c) {
+        attngen_program_free(own);
+        return s != ATTNGEN_OK ? ag_fail_err(ctx, s, &e) : ag_fail(ctx, ATTNGEN_E_NOMEM, "out of memory");
+    }
+    c->program = refined(ctx, own, size);
+    attngen_program_free(own);
+    const ProgramMeta *m = &c->program->lowered->meta;
     c->device = ctx->device;
     memcpy(c->size, size, sizeof size);
-    c->workspace = (size_t)ag_formula(&m->workspace, size);
+    c->workspace = (size_t)ag_workspace_bytes(m, size);
     c->rank4 = tensors_in_pieces(m);
     c->status = ag_program_load(c->program, NULL, c->device, &c->loaded, &c->why);
     *out = c;
@@ -113,7 +139,7 @@ typedef struct Way {
     attngen_program *program;
     Loaded *loaded;
     size_t workspace;
-    uint32_t rank4;
+    uint64_t rank4;
     BoundArgs b;
 } Way;
 
@@ -129,7 +155,7 @@ static attngen_status go_portable(Way *w, const attngen_call *call, const attnge
     if (s == ATTNGEN_OK) s = ag_args_bind(&w->b, &c->meta, call->size, args, nargs, &cause);
     if (s != ATTNGEN_OK) return ag_err(e, s, "%s: the portable kernel cannot run: %s", why, cause.text);
     w->loaded = atomic_load_explicit(&w->program->loaded, memory_order_acquire);
-    w->workspace = (size_t)ag_formula(&c->meta.workspace, call->size);
+    w->workspace = (size_t)ag_workspace_bytes(&c->meta, call->size);
     w->rank4 = tensors_in_pieces(&c->meta);
     return ag_err(e, ATTNGEN_OK, "%s: the portable kernel (%s) runs", why, c->schedule_name);
 }
@@ -173,7 +199,7 @@ attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args,
     if (s == ATTNGEN_OK) s = choose(&w, call, args, nargs, &launch_text);
     if (s == ATTNGEN_OK) s = check_workspace(w.workspace, workspace, workspace_bytes);
     if (s != ATTNGEN_OK) return s;
-    w.b.workspace = workspace;
+    ag_args_place(&w.b, workspace);
     return ag_launch(w.loaded, &w.b, call->device, stream, &launch_text);
 }
 
@@ -190,7 +216,7 @@ attngen_status attngen_explain(const attngen_call *call, const attngen_arg *args
 
 static HostTensor host_tensor(const BoundArgs *b, int tensor, DType type) {
     HostTensor t = {.data = b->data[tensor], .type = type};
-    memcpy(t.stride, b->stride[tensor], sizeof t.stride);
+    memcpy(t.stride, b->stride[tensor], sizeof b->stride[tensor]);
     return t;
 }
 
@@ -212,6 +238,8 @@ static attngen_status host_call(attngen_context *ctx, const attngen_call *call, 
     h->v = host_tensor(&b, TEN_V, spec->dtype);
     h->o = host_tensor(&b, TEN_O, spec->dtype);
     h->lse = host_tensor(&b, TEN_LSE, DT_F32);
+    for (int i = 0; i < spec->ninput; i++)
+        h->input[i] = host_tensor(&b, ag_program_input(i), spec->input[i].storage ? spec->dtype : spec->input[i].type);
     for (int i = 0; i < spec->nparam && i < HOST_SCALARS; i++) {
         const Param *p = &spec->param[i];
         h->scalar[i] = p->bound ? constant(p) : b.scalar[i];
@@ -258,10 +286,12 @@ attngen_status attngen_simulate(attngen_context *ctx, const attngen_call *call, 
     attngen_status s = host_call(ctx, call, args, nargs, &h);
     if (s != ATTNGEN_OK) return s;
     Buf message = {0};
-    if (!ag_simulate(call->program->lowered->fn.kernel, &h, &message)) {
+    ProgramBuffers buffers;
+    if (!ag_simulate_program(call->program->lowered, &h, &buffers, &message)) {
         bool oom = message.oom || !message.s;
         s = oom ? ag_fail(ctx, ATTNGEN_E_NOMEM, "out of memory") : ag_fail(ctx, ATTNGEN_E_CHECK, "%s", message.s);
     }
+    ag_program_buffers_free(&buffers);
     ag_buf_free(&message);
     return s;
 }

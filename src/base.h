@@ -86,7 +86,7 @@ typedef struct DiagMsg DiagMsg; /* diag.c */
 typedef struct Diag {
     Arena *arena;
     jmp_buf jump;     /* set by compile.c */
-    DiagFile file[4]; /* [0] unused */
+    DiagFile file[16]; /* [0] unused */
     int nfile;
     DiagMsg *first, *last; /* in order of report */
     int nerror;

@@ -142,7 +142,8 @@ static size_t make_args(const Running *r, attngen_arg arg[CASE_TENSORS + HOST_SC
         const CaseTensor *t = &r->data.t[i];
         if (i == TEN_LSE && r->c->no_lse) continue;
         arg[n] = (attngen_arg){.name = name[i], .data = (void *)(uintptr_t)(address[i] + t->at)};
-        memcpy(arg[n++].stride, t->view.stride, sizeof t->view.stride);
+        memcpy(arg[n].stride, t->view.stride, sizeof arg[n].stride);
+        n++;
     }
     const ProgramMeta *m = &ag_program_compilation(r->program)->meta;
     for (int i = 0; i < r->spec->nparam; i++)

@@ -58,7 +58,7 @@ static int lay_out(Tensors *l, const attngen_call *call, const char *name) {
         if (!fits(c.dim)) return cli_error(EXIT_USAGE, "%s would reach beyond 2^63 bytes", t->name);
         ag_check_place(&c, i == TEN_LSE ? DT_F32 : call->program->lowered->fn.spec->dtype, l->layout, i);
         l->arg[i] = (attngen_arg){.name = t->name, .data = (void *)(SOMEWHERE + c.at)};
-        memcpy(l->arg[i].stride, c.view.stride, sizeof c.view.stride);
+        memcpy(l->arg[i].stride, c.view.stride, sizeof l->arg[i].stride);
     }
     return 0;
 }
@@ -79,7 +79,7 @@ static void print_grid(const ProgramMeta *m, const attngen_call *call) {
     else
         printf("%lld tiles by %u block%s per SM", blocks, k->per_sm, k->per_sm == 1 ? "" : "s");
     printf("; %u threads and %u bytes of shared memory a block; %lld bytes of workspace\n", k->threads, k->shared_bytes,
-           (long long)ag_formula(&m->workspace, call->size));
+           (long long)ag_workspace_bytes(m, call->size));
 }
 
 /* What p would do.  *fits: whether it takes the tensors. */

@@ -48,7 +48,7 @@ static bool checks_wanted(const Request *r) {
 #endif
 }
 
-static void run_passes(Fn *fn, const Request *r) {
+void ag_run_passes(Fn *fn, const Request *r) {
     for (const Pass *p = ag_pass; p->name; p++) {
         check_needs(fn, p);
         ag_stop_if_errors(fn->d);
@@ -75,6 +75,8 @@ static uint16_t add_source(Diag *d, const attngen_source *s) {
     const char *name = s->name ? s->name : "<text>";
     return ag_diag_file(d, ag_str_copy(d->arena, ag_str(name)), copy_bytes(d, s->text, s->len));
 }
+
+static attngen_source source_of(const DiagFile *f) { return (attngen_source){f->name.s, f->text.s, (size_t)f->text.n}; }
 
 static void copy_dims(Compilation *c, const Request *r) {
     c->dims = NEWN(c->diag.arena, attngen_dim, r->ndims);
@@ -139,24 +141,47 @@ static void read_inputs(Compilation *c, const Request *r) {
     c->fn = (Fn){.d = d, .spec = spec, .sched = c->sched, .target = target};
 }
 
+static Schedule *read_schedule(Diag *d, const attngen_source *text) { return ag_schedule_read(d, add_source(d, text)); }
+
+Schedule *ag_schedule_for(Compilation *c, const Spec *spec) {
+    Diag *d = &c->diag;
+    attngen_source text = source_of(&d->file[2]);
+    if (c->chosen) text = default_schedule(d, spec, c->fn.target);
+    Schedule *s = c->chosen ? read_schedule(d, &text) : ag_schedule_read(d, 2);
+    ag_stop_if_errors(d);
+    ag_schedule_close(d, s, spec, c->fn.target);
+    ag_stop_if_errors(d);
+    return s;
+}
+
 /* ---- the whole */
 
-static void compile(Compilation *c, const Request *r) {
+/* A spec without branches: its one kernel. */
+static void compile_plain(Compilation *c, const Request *r) {
     Fn *fn = &c->fn;
-    copy_dims(c, r);
-    read_inputs(c, r);
     fn->math = ag_lower(fn->d, fn->spec);
     ag_stop_if_errors(fn->d);
     fn->facts = FACT_LOWERED;
     if (checks_wanted(r)) check_ir(fn, false);
     ag_stop_if_errors(fn->d);
-    if (r->after && strcmp(r->after, "lower") == 0) return;
-    run_passes(fn, r);
+    if (!(r->after && strcmp(r->after, "lower") == 0)) ag_run_passes(fn, r);
+    c->part[c->npart++] = *fn;
+}
+
+static void compile(Compilation *c, const Request *r) {
+    Fn *fn = &c->fn;
+    copy_dims(c, r);
+    read_inputs(c, r);
+    (fn->spec->nbranch ? ag_compile_program : compile_plain)(c, r);
     if (r->after) return;
-    fn->kernel->bounded = r->debug_hang && ag_has_mbarriers(fn->kernel);
-    ag_emit(&c->cu, fn->kernel);
+    Kernel *kernel[META_KERNELS];
+    for (int i = 0; i < c->npart; i++) {
+        kernel[i] = c->part[i].kernel;
+        kernel[i]->bounded = r->debug_hang && ag_has_mbarriers(kernel[i]);
+    }
+    ag_emit(&c->cu, fn->spec, kernel, c->npart);
     if (c->cu.oom) ag_oom(fn->d->arena);
-    ag_program_meta(&c->meta, fn->kernel);
+    ag_program_meta(&c->meta, fn->spec, kernel, c->npart);
     ag_stop_if_errors(fn->d);
     c->numerics = ag_str_copy(fn->d->arena, fn->kernel->numerics).s;
 }
@@ -189,8 +214,6 @@ Compilation *ag_compile_text(const attngen_source *spec, const attngen_source *s
                              const char *after) {
     return ag_compile(&(Request){spec, schedule, arch, dims, ndims, after, false});
 }
-
-static attngen_source source_of(const DiagFile *f) { return (attngen_source){f->name.s, f->text.s, (size_t)f->text.n}; }
 
 Compilation *ag_compile_again(const Compilation *c, const char *after) {
     attngen_source spec = source_of(&c->diag.file[1]), schedule = source_of(&c->diag.file[2]);

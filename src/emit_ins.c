@@ -189,6 +189,23 @@ static void emit_copy(Emit *e, const Ins *i) {
                  row, 1 << i->a);
 }
 
+static const char *list_place(const Emit *e, const Ins *i, const char *name) {
+    return ag_fmt(e->k->arena, "%s * args.s0_%s + %s * args.s1_%s + %s * args.s2_%s", ag_emit_atom(e, i->e[0]), name, ag_emit_atom(e, i->e[1]), name,
+                  ag_emit_atom(e, i->e[2]), name)
+        .s;
+}
+
+static void emit_list(Emit *e, const Ins *i) {
+    const KernelTensor *t = &e->k->tensor[i->a];
+    const char *count = ag_emit_text(e, t->extent[3]);
+    if (i->b >= 0) {
+        const char *c = e->k->tensor[i->b].name;
+        count = ag_fmt(e->k->arena, "min(%s, args.u_%s[%s])", count, c, list_place(e, i, c)).s;
+    }
+    ag_emit_line(e, "const BlockList list = {args.u_%s + (%s), args.s3_%s, %s, ceil_div(args.Sk, %d)};", t->name, list_place(e, i, t->name), t->name, count,
+                 i->n);
+}
+
 static void emit_load(Emit *e, const Ins *i) {
     const Val *s = val(e, i->a);
     ag_emit_declare(e, i->dst);
@@ -404,6 +421,7 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_PASS_TURN:
     case TI_STORE_WAIT: ag_emit_tiles(e, i); break;
     case TI_ANY: emit_any(e, i); break;
+    case TI_LIST: emit_list(e, i); break;
     case TI_FILL: emit_fill(e, i); break;
     case TI_COPY:
         if (i->bar >= 0)
@@ -436,6 +454,8 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_MAP: emit_map(e, i); break;
     case TI_REDUCE: emit_reduce(e, i); break;
     case TI_TOTAL: emit_total(e, i); break;
+    case TI_POOL:
+    case TI_EACH: ag_emit_each(e, i); break;
     case TI_STORE:
         if (i->async)
             ag_emit_store_tma(e, i);

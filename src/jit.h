@@ -28,26 +28,30 @@ typedef struct Formula {
 int64_t ag_formula(const Formula *f, const int64_t *sizes);
 
 typedef enum SlotKind {
-    SLOT_POINTER,   /* device address of tensor `index` */
-    SLOT_STRIDE,    /* int64, elements: stride `dim` of tensor `index` */
+    SLOT_POINTER,   /* device address of the kernel's tensor `index` */
+    SLOT_STRIDE,    /* int64, elements: stride `dim` of the kernel's tensor `index` */
     SLOT_SIZE,      /* int32: size `index` (SZ_*) */
     SLOT_FLOAT,     /* float: scalar parameter `index` */
     SLOT_INT,       /* int32: scalar parameter `index` */
     SLOT_TMAP,      /* 128 bytes, 64-byte aligned: tensor map `index` of the program (TmapMeta) */
-    SLOT_WORKSPACE, /* device address of the workspace */
-    SLOT_VEC        /* int32: bit i set if tensor i can be moved by 16-byte pieces (base, strides and extent allow it) */
+    SLOT_WORKSPACE, /* device address of the kernel's counter in the workspace */
+    SLOT_VEC        /* int32: bit i set if the kernel's tensor i can be moved by 16-byte pieces (base, strides and extent allow it) */
 } SlotKind;
 /* One field of the kernel's argument struct. */
 typedef struct Slot {
     uint16_t kind, index, dim, offset; /* offset in bytes */
 } Slot;
 
-enum { META_TENSORS = 16, META_SCALARS = 32, META_SLOTS = 128, META_NAME = 64, META_PARAM_BYTES = 4096, META_THREADS = 1024 };
+enum { META_TENSORS = 40, META_SCALARS = 32, META_SLOTS = 128, META_NAME = 64, META_PARAM_BYTES = 4096, META_THREADS = 1024 };
+enum { META_SIZES = 8 /* SZ_* of op.h */, META_DERIVED = 8, META_KERNEL_TENSORS = 24, META_NO_TENSOR = 0xFF, META_CONSTANT = 0xFF };
 
+/* A tensor of the program: an argument, or a buffer of the workspace, contiguous. */
 typedef struct TensorMeta {
     char name[META_NAME];
     uint8_t rank, elem_bytes, optional, output;
-    uint8_t dim[4]; /* SZ_* of each dim */
+    uint8_t buffer, pad[3];
+    uint8_t dim[4];      /* extent of each dim: SZ_*, from META_SIZES on a derived size; META_CONSTANT: extent below */
+    int32_t constant[4];
 } TensorMeta;
 typedef struct ScalarMeta {
     char name[META_NAME];
@@ -63,21 +67,25 @@ typedef struct TmapMeta {
     uint16_t box_rows;
     uint32_t pack;
 } TmapMeta;
-enum { META_TMAPS = 4, TMAP_BYTES = 128 };
+enum { META_TMAPS = 24, TMAP_BYTES = 128 };
 typedef struct KernelMeta {
     char name[META_NAME]; /* extern "C" symbol */
     uint32_t threads, shared_bytes, param_bytes, nslot;
     uint32_t per_sm, pad; /* most blocks per SM of a persistent kernel, which go on from tile to tile; 0: a block per tile */
+    uint8_t keys;         /* the size that SZ_SK is for this kernel: SZ_SK, or a derived one */
+    uint8_t counter, pad2[2];
+    uint8_t tensor[META_KERNEL_TENSORS]; /* the program's tensor for each of its own, which bits of SLOT_VEC count; META_NO_TENSOR: null */
     Formula blocks;       /* 1-D grid; of a persistent kernel: tiles */
     Slot slot[META_SLOTS];
 } KernelMeta;
-/* A program: list of kernels run in order on one stream.  This version's programs have one. */
-enum { META_KERNELS = 4 };
+/* A program: list of kernels run in order on one stream. */
+enum { META_KERNELS = 20 };
 typedef struct ProgramMeta {
     uint32_t nkernel, ntensor, nscalar, group; /* group: Hq/Hkv pinned by the spec, 0 = any */
     char spec[META_NAME], arch[16];
     int32_t D, Dv, dtype;
-    Formula workspace; /* bytes */
+    uint32_t nderived;
+    Formula derived[META_DERIVED]; /* sizes beyond SZ_*, of those */
     uint32_t ntmap, pad;
     TmapMeta tmap[META_TMAPS];
     TensorMeta tensor[META_TENSORS];
@@ -183,11 +191,11 @@ attngen_status ag_driver_tmaps(Loaded *l, int device, int n, const TmapArgs *arg
 /* ---- launch.c: arguments -> argument struct -> launch */
 typedef struct BoundArgs {
     const ProgramMeta *meta;
-    int64_t size[8]; /* SZ_* */
-    void *data[META_TENSORS];
+    int64_t size[META_SIZES + META_DERIVED];
+    void *data[META_TENSORS]; /* of buffers until ag_args_place: their place in the workspace */
     int64_t stride[META_TENSORS][4];
     double scalar[META_SCALARS];
-    uint32_t vec; /* bit per tensor */
+    uint64_t vec; /* bit per tensor */
     void *workspace;
 } BoundArgs;
 /* B, Hq, Hkv in 0..INT32_MAX, Sq, Sk in 0..2^29, |off| <= 2^29, off + Sq <= 2^29, D and Dv those of m, the group, the grid of every kernel.  For
@@ -196,6 +204,12 @@ attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *sizes, Err *e
 /* Resolves names, checks what can be checked (missing q k v o, null data, strides of outputs that overlap, scale > 0), decides `vec`.
  * sizes: checked before by ag_sizes_check. */
 attngen_status ag_args_bind(BoundArgs *out, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e);
+/* The exact bytes of workspace that these sizes need: counters, then buffers. */
+int64_t ag_workspace_bytes(const ProgramMeta *m, const int64_t *sizes);
+/* Puts the buffers into the workspace. */
+void ag_args_place(BoundArgs *b, void *workspace);
+/* Sizes as kernel k has them. */
+void ag_kernel_sizes(const BoundArgs *b, const KernelMeta *k, int64_t sizes[META_SIZES]);
 /* Whether tensor maps describe all tensors that the program reads by TMA. */
 bool ag_args_mappable(const BoundArgs *b);
 /* Launches every kernel of b->meta, which is that of l, in order on `stream`; b is mappable.  Tensor maps equal to those of this thread's last launch are reused. */

@@ -3,9 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tile_ir.h"
-
-enum { COUNTER_BYTES = 4 };
+#include "program.h"
 
 static void set_name(char out[META_NAME], Str name) { snprintf(out, META_NAME, "%.*s", STRF(name)); }
 
@@ -33,36 +31,108 @@ static int formula(const Kernel *k, Ref r, Formula *f, int n) {
     return n;
 }
 
-void ag_program_meta(ProgramMeta *out, const Kernel *k) {
-    memset(out, 0, sizeof *out);
-    out->nkernel = 1;
-    out->ntensor = TEN_COUNT;
-    out->nscalar = (uint32_t)k->spec->nparam;
-    out->group = (uint32_t)k->spec->group;
-    set_name(out->spec, k->spec->name);
-    snprintf(out->arch, sizeof out->arch, "%s", k->target->name);
-    out->D = k->spec->D;
-    out->Dv = k->spec->Dv;
-    out->dtype = k->spec->dtype == DT_F16 ? ATTNGEN_F16 : ATTNGEN_BF16;
-    out->workspace.op[0] = FO_CONST;
-    out->workspace.op[1] = k->counter ? COUNTER_BYTES : 0;
+/* ---- tensors of the program */
+
+static void set_tensor(TensorMeta *m, Str name, DType type, int rank) {
+    *m = (TensorMeta){.rank = (uint8_t)rank, .elem_bytes = (uint8_t)ag_dtype_bytes(type)};
+    set_name(m->name, name);
+}
+static void set_constant(TensorMeta *m, int dim, int64_t n) {
+    m->dim[dim] = META_CONSTANT;
+    m->constant[dim] = (int32_t)n;
+}
+static void set_dims(TensorMeta *m, Size d0, Size d1, Size d2) {
+    m->dim[0] = (uint8_t)d0;
+    m->dim[1] = (uint8_t)d1;
+    m->dim[2] = (uint8_t)d2;
+}
+
+/* The size that `f` computes, which may be there already. */
+static uint8_t derived(ProgramMeta *m, const Formula *f) {
+    for (uint32_t i = 0; i < m->nderived; i++)
+        if (memcmp(&m->derived[i], f, sizeof *f) == 0) return (uint8_t)(META_SIZES + i);
+    assert(m->nderived < META_DERIVED);
+    m->derived[m->nderived] = *f;
+    return (uint8_t)(META_SIZES + m->nderived++);
+}
+
+/* Rows of a pool: see ag_pool_count. */
+static uint8_t pooled_rows(ProgramMeta *m, const Derive *x) {
+    Formula all = {{FO_SIZE, SZ_SK, FO_CONST, x->stride.n, FO_CEILDIV}},
+            whole = {{FO_SIZE, SZ_SK, FO_CONST, x->size.n - 1, FO_SUB, FO_CONST, x->stride.n, FO_CEILDIV, FO_CONST, 0, FO_MAX}};
+    return derived(m, x->partial ? &all : &whole);
+}
+
+static uint8_t rows_of_lists(ProgramMeta *m, int per) {
+    Formula f = {{FO_SIZE, SZ_SQ, FO_CONST, per, FO_CEILDIV}};
+    return per == 1 ? SZ_SQ : derived(m, &f);
+}
+
+static void set_input(ProgramMeta *m, TensorMeta *t, const Spec *spec, const Input *x) {
+    static const Size of_axis[AX_COUNT] = {[AX_B] = SZ_B, [AX_H] = SZ_HQ, [AX_G] = SZ_HKV, [AX_Q] = SZ_SQ, [AX_K] = SZ_SK, [AX_D] = SZ_D};
+    set_tensor(t, x->name, x->storage ? spec->dtype : x->type, x->rank);
+    for (int i = 0; i < x->rank; i++) {
+        const Dim *d = &x->dim[i];
+        if (d->kind == DIM_CONST)
+            set_constant(t, i, d->n.n);
+        else if (d->axis == AX_Q)
+            t->dim[i] = rows_of_lists(m, x->per);
+        else
+            t->dim[i] = (uint8_t)(d->axis == AX_D && x->values ? SZ_DV : of_axis[d->axis]);
+    }
+}
+
+static void set_derive(ProgramMeta *m, TensorMeta *t, const Spec *spec, const Derive *x) {
+    bool pool = x->kind == DERIVE_POOL;
+    set_tensor(t, x->name, pool ? spec->dtype : DT_I32, 4);
+    set_dims(t, SZ_B, !pool && x->per_head ? SZ_HQ : SZ_HKV, SZ_SQ);
+    if (pool) t->dim[2] = pooled_rows(m, x);
+    set_constant(t, 3, pool ? ag_source_cols(spec, x->source) : x->count.n);
+}
+
+static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k) {
     for (int i = 0; i < TEN_COUNT; i++) {
         const KernelTensor *t = &k->tensor[i];
-        TensorMeta *m = &out->tensor[i];
-        set_name(m->name, ag_str(t->name));
-        m->rank = (uint8_t)t->rank;
-        m->elem_bytes = (uint8_t)ag_dtype_bytes(t->type);
-        m->optional = t->optional;
-        m->output = t->output;
-        m->dim[0] = SZ_B;
-        m->dim[1] = (uint8_t)t->heads;
-        m->dim[2] = (uint8_t)t->rows;
-        m->dim[3] = i == TEN_V || i == TEN_O ? SZ_DV : SZ_D;
+        set_tensor(&m->tensor[i], ag_str(t->name), t->type, t->rank);
+        m->tensor[i].optional = t->optional;
+        m->tensor[i].output = t->output;
+        set_dims(&m->tensor[i], SZ_B, t->heads, t->rows);
+        m->tensor[i].dim[3] = i == TEN_V || i == TEN_O ? SZ_DV : SZ_D;
     }
-    out->ntmap = (uint32_t)k->ntmap;
-    memcpy(out->tmap, k->tmap, (size_t)k->ntmap * sizeof *k->tmap);
-    for (int i = 0; i < k->spec->nparam; i++) {
-        const Param *p = &k->spec->param[i];
+    m->ntensor = TEN_COUNT;
+    if (!spec->nbranch) return;
+    m->ntensor = (uint32_t)ag_program_lse(spec, spec->nbranch);
+    for (int i = 0; i < spec->ninput; i++) set_input(m, &m->tensor[ag_program_input(i)], spec, &spec->input[i]);
+    for (int i = 0; i < spec->nderive; i++) set_derive(m, &m->tensor[ag_program_derive(spec, i)], spec, &spec->derive[i]);
+    for (int i = 0; i < spec->nbranch; i++) {
+        if (i > 0) {
+            m->tensor[ag_program_result(spec, i)] = m->tensor[TEN_O];
+            set_name(m->tensor[ag_program_result(spec, i)].name, spec->branch[i].name);
+        }
+        TensorMeta *lse = &m->tensor[ag_program_lse(spec, i)];
+        *lse = m->tensor[TEN_LSE];
+        set_name(lse->name, ag_fmt(k->arena, "lse of %.*s", STRF(spec->branch[i].name)));
+    }
+    for (uint32_t i = (uint32_t)ag_program_input(spec->ninput); i < m->ntensor; i++) m->tensor[i].buffer = 1;
+}
+
+/* What no kernel takes is no argument, or has no room in the workspace. */
+static void drop_unused(ProgramMeta *m, const Spec *spec) {
+    for (uint32_t i = 0; spec->nbranch && i < m->ntensor; i++) {
+        bool used = false;
+        for (uint32_t k = 0; k < m->nkernel; k++) used |= memchr(m->kernel[k].tensor, (int)i, META_KERNEL_TENSORS) != NULL;
+        if (used) continue;
+        m->tensor[i].buffer = 1;
+        m->tensor[i].optional = m->tensor[i].output = 0;
+        m->tensor[i].rank = 1;
+        set_constant(&m->tensor[i], 0, 0);
+    }
+}
+
+static void set_scalars(ProgramMeta *out, const Spec *spec) {
+    out->nscalar = (uint32_t)spec->nparam;
+    for (int i = 0; i < spec->nparam; i++) {
+        const Param *p = &spec->param[i];
         ScalarMeta *m = &out->scalar[i];
         set_name(m->name, p->name);
         m->is_int = p->type == T_INT;
@@ -70,13 +140,49 @@ void ag_program_meta(ProgramMeta *out, const Kernel *k) {
         m->bound = p->bound;
         m->deflt = p->type == T_FLOAT ? p->value.u.f : (double)p->value.u.i;
     }
-    KernelMeta *m = &out->kernel[0];
+}
+
+/* ---- kernels */
+
+static uint8_t keys_of(ProgramMeta *m, const Kernel *k) { return k->pool ? pooled_rows(m, k->pool) : SZ_SK; }
+
+static void set_kernel(ProgramMeta *out, KernelMeta *m, const Kernel *k) {
     set_name(m->name, k->name);
     m->threads = (uint32_t)k->threads;
     m->shared_bytes = (uint32_t)k->shared_bytes;
     m->param_bytes = (uint32_t)k->param_bytes;
     m->nslot = (uint32_t)k->nslot;
     m->per_sm = k->persistent ? (uint32_t)k->per_sm : 0;
+    m->keys = keys_of(out, k);
+    m->counter = k->counter;
     formula(k, k->blocks, &m->blocks, 0);
+    memset(m->tensor, META_NO_TENSOR, sizeof m->tensor);
+    for (int i = 0; i < k->ntensor; i++)
+        if (k->tensor[i].used && k->tensor[i].program >= 0) m->tensor[i] = (uint8_t)k->tensor[i].program;
     memcpy(m->slot, k->slot, sizeof k->slot);
+    for (int i = 0; i < k->nslot; i++)
+        if (m->slot[i].kind == SLOT_TMAP) m->slot[i].index = (uint16_t)(m->slot[i].index + out->ntmap);
+    for (int i = 0; i < k->ntmap; i++) {
+        assert(out->ntmap < META_TMAPS);
+        TmapMeta *t = &out->tmap[out->ntmap++];
+        *t = k->tmap[i];
+        t->tensor = (uint8_t)k->tensor[t->tensor].program;
+    }
+}
+
+void ag_program_meta(ProgramMeta *out, const Spec *spec, Kernel *const *kernel, int n) {
+    memset(out, 0, sizeof *out);
+    set_name(out->spec, spec->name);
+    snprintf(out->arch, sizeof out->arch, "%s", kernel[0]->target->name);
+    out->group = (uint32_t)spec->group;
+    out->D = spec->D;
+    out->Dv = spec->Dv;
+    out->dtype = spec->dtype == DT_F16 ? ATTNGEN_F16 : ATTNGEN_BF16;
+    const Kernel *first = kernel[0];
+    for (int i = 0; i < n && first->kind != KERNEL_ATTEND; i++) first = kernel[i];
+    set_tensors(out, spec, first);
+    set_scalars(out, spec);
+    assert(n <= META_KERNELS);
+    for (int i = 0; i < n; i++) set_kernel(out, &out->kernel[out->nkernel++], kernel[i]);
+    drop_unused(out, spec);
 }

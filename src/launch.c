@@ -48,6 +48,13 @@ static attngen_status check_positions(const int64_t *size, Err *e) {
     return ATTNGEN_OK;
 }
 
+static int64_t blocks_of(const ProgramMeta *m, const KernelMeta *k, const int64_t *size) {
+    int64_t own[META_SIZES];
+    memcpy(own, size, sizeof own);
+    if (k->keys >= META_SIZES) own[SZ_SK] = ag_formula(&m->derived[k->keys - META_SIZES], size);
+    return ag_formula(&k->blocks, own);
+}
+
 attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *size, Err *e) {
     static const struct {
         uint8_t size;
@@ -65,7 +72,7 @@ attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *size, Err *e)
     attngen_status s = check_positions(size, e);
     if (s == ATTNGEN_OK) s = check_heads(m, size, e);
     for (uint32_t i = 0; s == ATTNGEN_OK && i < m->nkernel; i++) {
-        int64_t blocks = ag_formula(&m->kernel[i].blocks, size);
+        int64_t blocks = blocks_of(m, &m->kernel[i], size);
         if (blocks >= 0 && blocks <= (m->kernel[i].per_sm ? MAX_TILES : INT32_MAX)) continue;
         if (m->kernel[i].per_sm)
             s = ag_err(e, ATTNGEN_E_INVALID_ARG, "%s would have %lld tiles with B %lld, Hq %lld, Sq %lld: the most that it can have is %d",
@@ -81,7 +88,7 @@ attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *size, Err *e)
 
 static int find_tensor(const ProgramMeta *m, const char *name) {
     for (uint32_t i = 0; i < m->ntensor; i++) {
-        if (!strcmp(m->tensor[i].name, name)) return (int)i;
+        if (!m->tensor[i].buffer && !strcmp(m->tensor[i].name, name)) return (int)i;
     }
     return -1;
 }
@@ -98,6 +105,7 @@ static attngen_status unknown_name(const ProgramMeta *m, const char *name, Err *
     size_t n = 0;
     for (uint32_t i = 0; i < m->ntensor + m->nscalar && n < sizeof known; i++) {
         const char *k = i < m->ntensor ? m->tensor[i].name : m->scalar[i - m->ntensor].name;
+        if (i < m->ntensor && m->tensor[i].buffer) continue;
         n += (size_t)snprintf(known + n, sizeof known - n, " %s", k);
     }
     return ag_err(e, ATTNGEN_E_INVALID_ARG, "unknown argument '%.64s': %s takes%s", name, m->spec, known);
@@ -122,16 +130,16 @@ static attngen_status set_scalar(BoundArgs *b, int i, const attngen_arg *a, Err 
 }
 
 static attngen_status set_args(BoundArgs *b, const attngen_arg *args, size_t nargs, Err *e) {
-    uint64_t given = 0; /* bit per tensor, then per scalar */
+    uint64_t tensors = 0, scalars = 0; /* bit per one that is given */
     if (nargs && !args) return ag_err(e, ATTNGEN_E_INVALID_ARG, "args is null and nargs is %zu", nargs);
     for (size_t i = 0; i < nargs; i++) {
         const attngen_arg *a = &args[i];
         if (!a->name) return ag_err(e, ATTNGEN_E_INVALID_ARG, "argument %zu has no name", i);
         int t = find_tensor(b->meta, a->name), s = t < 0 ? find_scalar(b->meta, a->name) : -1;
         if (t < 0 && s < 0) return unknown_name(b->meta, a->name, e);
-        uint64_t bit = (uint64_t)1 << (t >= 0 ? t : META_TENSORS + s);
-        if (given & bit) return ag_err(e, ATTNGEN_E_INVALID_ARG, "argument '%s' is given twice", a->name);
-        given |= bit;
+        uint64_t bit = (uint64_t)1 << (t >= 0 ? t : s), *given = t >= 0 ? &tensors : &scalars;
+        if (*given & bit) return ag_err(e, ATTNGEN_E_INVALID_ARG, "argument '%s' is given twice", a->name);
+        *given |= bit;
         attngen_status st = s >= 0 ? set_scalar(b, s, a, e) : ATTNGEN_OK;
         if (st != ATTNGEN_OK) return st;
         if (t < 0) continue;
@@ -139,7 +147,7 @@ static attngen_status set_args(BoundArgs *b, const attngen_arg *args, size_t nar
         memcpy(b->stride[t], a->stride, sizeof b->stride[t]);
     }
     for (uint32_t t = 0; t < b->meta->ntensor; t++) {
-        if (!(given >> t & 1) && !b->meta->tensor[t].optional)
+        if (!(tensors >> t & 1) && !b->meta->tensor[t].optional && !b->meta->tensor[t].buffer)
             return ag_err(e, ATTNGEN_E_INVALID_ARG, "argument '%s' is missing", b->meta->tensor[t].name);
     }
     return ATTNGEN_OK;
@@ -147,8 +155,11 @@ static attngen_status set_args(BoundArgs *b, const attngen_arg *args, size_t nar
 
 /* ---- tensors */
 
-static int64_t extent(const BoundArgs *b, const TensorMeta *t, int dim) { return b->size[t->dim[dim]]; }
-static char letter(const TensorMeta *t, int dim) { return axis_letter[t->dim[dim]]; }
+static int64_t extent(const BoundArgs *b, const TensorMeta *t, int dim) {
+    return t->dim[dim] == META_CONSTANT ? t->constant[dim] : b->size[t->dim[dim]];
+}
+/* The axis of a dim, or its number for one that is none. */
+static char letter(const TensorMeta *t, int dim) { return t->dim[dim] < SZ_COUNT ? axis_letter[t->dim[dim]] : (char)('0' + dim); }
 
 static bool is_empty(const BoundArgs *b, const TensorMeta *t) {
     for (int i = 0; i < t->rank; i++) {
@@ -208,11 +219,72 @@ static attngen_status check_overlap(const BoundArgs *b, int i, Err *e) {
 
 static attngen_status check_tensor(const BoundArgs *b, int i, Err *e) {
     const TensorMeta *t = &b->meta->tensor[i];
-    if (is_empty(b, t) || (!b->data[i] && t->optional)) return ATTNGEN_OK;
+    if (t->buffer || is_empty(b, t) || (!b->data[i] && t->optional)) return ATTNGEN_OK;
     if (!b->data[i]) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s: data is null", t->name);
     if ((uintptr_t)b->data[i] % t->elem_bytes) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s: data is not aligned to %d bytes", t->name, t->elem_bytes);
     if (!reach_fits(b, i)) return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s: its strides reach beyond 2^63 bytes", t->name);
     return t->output ? check_overlap(b, i, e) : ATTNGEN_OK;
+}
+
+/* ---- the workspace: a counter for each persistent kernel, then buffers */
+
+enum { PLACE_ALIGN = 256, COUNTER_BYTES = 4 };
+
+static void set_sizes(int64_t *out, const ProgramMeta *m, const int64_t *sizes) {
+    memcpy(out, sizes, sizeof(int64_t) * META_SIZES);
+    for (uint32_t i = 0; i < m->nderived; i++) out[META_SIZES + i] = ag_formula(&m->derived[i], sizes);
+}
+
+/* One kernel's counter takes 4 bytes, so that a program of one kernel needs no more. */
+static int64_t counters(const ProgramMeta *m) {
+    int64_t n = 0;
+    for (uint32_t i = 0; i < m->nkernel; i++) n += m->kernel[i].counter;
+    return n * COUNTER_BYTES;
+}
+
+static int64_t aligned(int64_t n) { return n > INT64_MAX - PLACE_ALIGN ? INT64_MAX : (n + PLACE_ALIGN - 1) / PLACE_ALIGN * PLACE_ALIGN; }
+
+/* Where the buffer behind `at` bytes ends; saturates. */
+static int64_t end_of(const BoundArgs *b, const TensorMeta *t, int64_t at) {
+    int64_t n = t->elem_bytes;
+    for (int i = 0; i < t->rank; i++)
+        if (__builtin_mul_overflow(n, extent(b, t, i), &n)) return INT64_MAX;
+    return __builtin_add_overflow(at, n, &n) ? INT64_MAX : n;
+}
+
+/* data of each buffer: its place, in bytes.  Returns the bytes of all. */
+static int64_t lay_out_buffers(BoundArgs *b) {
+    int64_t top = counters(b->meta);
+    for (uint32_t i = 0; i < b->meta->ntensor; i++) {
+        const TensorMeta *t = &b->meta->tensor[i];
+        if (!t->buffer) continue;
+        top = aligned(top);
+        b->data[i] = (void *)(uintptr_t)top;
+        int64_t stride = 1;
+        for (int dim = t->rank - 1; dim >= 0; dim--) {
+            b->stride[i][dim] = stride;
+            if (__builtin_mul_overflow(stride, extent(b, t, dim), &stride)) stride = INT64_MAX;
+        }
+        top = end_of(b, t, top);
+    }
+    return top;
+}
+
+int64_t ag_workspace_bytes(const ProgramMeta *m, const int64_t *sizes) {
+    BoundArgs b = {.meta = m};
+    set_sizes(b.size, m, sizes);
+    return lay_out_buffers(&b);
+}
+
+void ag_args_place(BoundArgs *b, void *workspace) {
+    b->workspace = workspace;
+    for (uint32_t i = 0; i < b->meta->ntensor; i++)
+        if (b->meta->tensor[i].buffer) b->data[i] = (char *)workspace + (uintptr_t)b->data[i];
+}
+
+void ag_kernel_sizes(const BoundArgs *b, const KernelMeta *k, int64_t sizes[META_SIZES]) {
+    memcpy(sizes, b->size, sizeof(int64_t) * META_SIZES);
+    sizes[SZ_SK] = b->size[k->keys];
 }
 
 /* ---- 16-byte pieces */
@@ -234,18 +306,19 @@ static Reason why_not(const BoundArgs *b, int i, int *dim) {
 }
 
 /* Tensors with rows; others (lse) always go by elements. */
-static bool has_rows(const BoundArgs *b, int i) { return b->meta->tensor[i].rank == 4 && b->data[i]; }
+static bool has_rows(const BoundArgs *b, int i) { return b->meta->tensor[i].rank == 4 && (b->data[i] || b->meta->tensor[i].buffer); }
 
 attngen_status ag_args_bind(BoundArgs *b, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e) {
     memset(b, 0, sizeof *b);
     b->meta = m;
-    memcpy(b->size, sizes, sizeof(int64_t) * SZ_COUNT);
+    set_sizes(b->size, m, sizes);
     for (uint32_t i = 0; i < m->nscalar; i++) b->scalar[i] = m->scalar[i].deflt;
     attngen_status s = set_args(b, args, nargs, e);
+    lay_out_buffers(b);
     for (int i = 0; s == ATTNGEN_OK && i < (int)m->ntensor; i++) {
         int dim;
         s = check_tensor(b, i, e);
-        if (has_rows(b, i) && why_not(b, i, &dim) == MOVES_IN_PIECES) b->vec |= 1u << i;
+        if (has_rows(b, i) && why_not(b, i, &dim) == MOVES_IN_PIECES) b->vec |= (uint64_t)1 << i;
     }
     return s;
 }
@@ -262,7 +335,7 @@ static bool is_mapped(const ProgramMeta *m, int i) {
 /* Whether anything is moved through the map of tensor i: without queries nothing is, and of a tensor without elements nothing. */
 static bool is_moved(const BoundArgs *b, int i) {
     bool nothing = b->size[SZ_B] == 0 || b->size[SZ_HQ] == 0 || b->size[SZ_SQ] == 0;
-    return !nothing && !is_empty(b, &b->meta->tensor[i]) && b->data[i];
+    return !nothing && !is_empty(b, &b->meta->tensor[i]) && (b->data[i] || b->meta->tensor[i].buffer);
 }
 
 /* The largest stride in a tensor map is below 2^40 bytes. */
@@ -406,22 +479,44 @@ void ag_args_way(const BoundArgs *b, int i, char *buf, size_t n) {
 
 /* ---- the argument struct */
 
+static uint32_t pieces(const BoundArgs *b, const KernelMeta *k) {
+    uint32_t bits = 0;
+    for (int i = 0; i < META_KERNEL_TENSORS; i++)
+        if (k->tensor[i] != META_NO_TENSOR && b->vec >> k->tensor[i] & 1) bits |= 1u << i;
+    return bits;
+}
+
+/* Counters lie in the order of their kernels. */
+static void write_counter(const BoundArgs *b, const KernelMeta *k, char *at) {
+    char *counter = b->workspace;
+    for (const KernelMeta *x = b->meta->kernel; x < k; x++) counter += x->counter ? COUNTER_BYTES : 0;
+    memcpy(at, &counter, sizeof counter);
+}
+
 void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params) {
+    int64_t sizes[META_SIZES];
+    ag_kernel_sizes(b, k, sizes);
     memset(params, 0, k->param_bytes);
     for (uint32_t i = 0; i < k->nslot; i++) {
         const Slot *s = &k->slot[i];
         char *at = (char *)params + s->offset;
+        int tensor = s->kind == SLOT_POINTER || s->kind == SLOT_STRIDE ? k->tensor[s->index] : META_NO_TENSOR;
+        bool none = tensor == META_NO_TENSOR;
         int32_t i32;
         float f32;
         switch ((SlotKind)s->kind) {
-        case SLOT_POINTER: memcpy(at, &b->data[s->index], sizeof(void *)); break;
-        case SLOT_STRIDE: memcpy(at, &b->stride[s->index][s->dim], sizeof(int64_t)); break;
-        case SLOT_SIZE: i32 = (int32_t)b->size[s->index], memcpy(at, &i32, sizeof i32); break;
+        case SLOT_POINTER:
+            if (!none) memcpy(at, &b->data[tensor], sizeof(void *));
+            break;
+        case SLOT_STRIDE:
+            if (!none) memcpy(at, &b->stride[tensor][s->dim], sizeof(int64_t));
+            break;
+        case SLOT_SIZE: i32 = (int32_t)sizes[s->index], memcpy(at, &i32, sizeof i32); break;
         case SLOT_FLOAT: f32 = (float)b->scalar[s->index], memcpy(at, &f32, sizeof f32); break;
         case SLOT_INT: i32 = (int32_t)b->scalar[s->index], memcpy(at, &i32, sizeof i32); break;
         case SLOT_TMAP: break;
-        case SLOT_WORKSPACE: memcpy(at, &b->workspace, sizeof b->workspace); break;
-        case SLOT_VEC: memcpy(at, &b->vec, sizeof b->vec); break;
+        case SLOT_WORKSPACE: write_counter(b, k, at); break;
+        case SLOT_VEC: i32 = (int32_t)pieces(b, k), memcpy(at, &i32, sizeof i32); break;
         }
     }
 }
@@ -431,7 +526,9 @@ attngen_status ag_launch(Loaded *l, const BoundArgs *b, int device, void *stream
     attngen_status s = ATTNGEN_OK;
     for (uint32_t i = 0; s == ATTNGEN_OK && i < b->meta->nkernel; i++) {
         const KernelMeta *k = &b->meta->kernel[i];
-        int64_t blocks = ag_formula(&k->blocks, b->size);
+        int64_t sizes[META_SIZES];
+        ag_kernel_sizes(b, k, sizes);
+        int64_t blocks = ag_formula(&k->blocks, sizes);
         if (blocks <= 0) continue;
         ag_args_pack(b, k, params);
         if (b->meta->ntmap) s = pack_maps(l, b, device, k, params, e);

@@ -53,10 +53,10 @@ int64_t ag_formula(const Formula *f, const int64_t *sizes) {
 
 static bool name_valid(const char *s, size_t n) { return memchr(s, 0, n) && s[0]; }
 
-static bool tensor_valid(const TensorMeta *t) {
-    bool ok = name_valid(t->name, sizeof t->name) && t->rank >= 1 && t->rank <= 4;
+static bool tensor_valid(const ProgramMeta *m, const TensorMeta *t) {
+    bool ok = name_valid(t->name, sizeof t->name) && t->rank <= 4;
     ok = ok && (t->elem_bytes == 1 || t->elem_bytes == 2 || t->elem_bytes == 4 || t->elem_bytes == 8);
-    for (int i = 0; ok && i < t->rank; i++) ok = t->dim[i] < SZ_COUNT;
+    for (int i = 0; ok && i < t->rank; i++) ok = t->dim[i] == META_CONSTANT ? t->constant[i] >= 0 : t->dim[i] < META_SIZES + m->nderived;
     return ok;
 }
 
@@ -74,8 +74,8 @@ static bool slot_valid(const ProgramMeta *m, const Slot *s, uint32_t param_bytes
                 [SLOT_INT] = {4, 4},     [SLOT_VEC] = {4, 4},    [SLOT_TMAP] = {TMAP_BYTES, 64}, [SLOT_WORKSPACE] = {8, 8}};
     if (s->kind >= LEN(kind) || s->offset % kind[s->kind].align || (uint32_t)s->offset + kind[s->kind].bytes > param_bytes) return false;
     switch (s->kind) {
-    case SLOT_POINTER: return s->index < m->ntensor;
-    case SLOT_STRIDE: return s->index < m->ntensor && s->dim < m->tensor[s->index].rank;
+    case SLOT_POINTER: return s->index < META_KERNEL_TENSORS;
+    case SLOT_STRIDE: return s->index < META_KERNEL_TENSORS && s->dim < 4;
     case SLOT_SIZE: return s->index < SZ_COUNT;
     case SLOT_FLOAT: return s->index < m->nscalar && !m->scalar[s->index].is_int;
     case SLOT_INT: return s->index < m->nscalar && m->scalar[s->index].is_int;
@@ -87,14 +87,16 @@ static bool slot_valid(const ProgramMeta *m, const Slot *s, uint32_t param_bytes
 static bool kernel_valid(const ProgramMeta *m, const KernelMeta *k) {
     bool ok = name_valid(k->name, sizeof k->name) && k->threads >= 1 && k->threads <= META_THREADS;
     ok = ok && k->shared_bytes <= INT32_MAX && k->param_bytes >= 1 && k->param_bytes <= META_PARAM_BYTES && k->nslot <= META_SLOTS;
+    ok = ok && (k->keys == SZ_SK || (k->keys >= META_SIZES && k->keys < META_SIZES + m->nderived));
+    for (uint32_t i = 0; ok && i < META_KERNEL_TENSORS; i++) ok = k->tensor[i] < m->ntensor || k->tensor[i] == META_NO_TENSOR;
     for (uint32_t i = 0; ok && i < k->nslot; i++) ok = slot_valid(m, &k->slot[i], k->param_bytes);
     return ok;
 }
 
 bool ag_meta_valid(const ProgramMeta *m) {
     bool ok = m->nkernel >= 1 && m->nkernel <= META_KERNELS && m->ntensor <= META_TENSORS && m->nscalar <= META_SCALARS;
-    ok = ok && m->ntmap <= META_TMAPS && name_valid(m->spec, sizeof m->spec) && name_valid(m->arch, sizeof m->arch);
-    for (uint32_t i = 0; ok && i < m->ntensor; i++) ok = tensor_valid(&m->tensor[i]);
+    ok = ok && m->ntmap <= META_TMAPS && m->nderived <= META_DERIVED && name_valid(m->spec, sizeof m->spec) && name_valid(m->arch, sizeof m->arch);
+    for (uint32_t i = 0; ok && i < m->ntensor; i++) ok = tensor_valid(m, &m->tensor[i]);
     for (uint32_t i = 0; ok && i < m->nscalar; i++) ok = name_valid(m->scalar[i].name, sizeof m->scalar[i].name);
     for (uint32_t i = 0; ok && i < m->ntmap; i++) ok = tmap_valid(m, &m->tmap[i]);
     for (uint32_t i = 0; ok && i < m->nkernel; i++) ok = kernel_valid(m, &m->kernel[i]);

@@ -87,6 +87,15 @@ static int groups_since(const Pipe *p, int r) {
 /* ---- code */
 static void add(Block *b, Ins *at, Ins *i) { ag_block_insert_before(b, at, i); }
 
+/* The first row of key tile j as that of another. */
+typedef struct TileSwap {
+    Ref j, tile;
+} TileSwap;
+static Ref swap_tile(void *payload, Ref r) {
+    const TileSwap *x = payload;
+    return r == x->j ? x->tile : 0;
+}
+
 /* Tile number of the copy that step j issues `ahead` steps early, and a form of it that is never negative, for the stage. */
 static Ins *issue(Pipe *p, const Ring *x, Ref from, int ahead, bool guarded) {
     Kernel *k = p->k;
@@ -95,7 +104,8 @@ static Ins *issue(Pipe *p, const Ring *x, Ref from, int ahead, bool guarded) {
     Ins *c = ag_ins_clone(k, x->copy);
     c->async = true;
     c->e[0] = x->stages == 1 ? num(p, 0) : op2(p, OP_MOD, op2(p, OP_ADD, from, num(p, turn)), num(p, x->stages));
-    c->e[1] = op2(p, OP_MUL, tile, num(p, k->val[x->val].rows));
+    TileSwap swap = {ag_kval(k, k->key_loop), tile};
+    c->e[1] = ag_node_rebuild(&k->nodes, &k->nodes, x->copy->e[1], swap_tile, &swap);
     if (!guarded) return c;
     Ins *when = ag_ins(k, TI_IF, -1);
     when->e[0] = p->down ? op2(p, OP_GE, tile, k->lo) : op2(p, OP_LT, tile, k->hi);

@@ -258,6 +258,7 @@ static void mark_params(const Kernel *k, const Block *b, bool *used) {
                 const Node *n = &k->nodes.n[r];
                 if (n->op == OP_PARAM) used[n->index] = true;
                 for (int a = 0; a < 3; a++) live[n->arg[a]] = true;
+                for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
             }
         }
     }
@@ -282,7 +283,7 @@ static void place_maps(Kernel *k, const Block *b, bool *mapped) {
     }
 }
 
-static void place_arguments(Kernel *k) {
+void ag_place_arguments(Kernel *k) {
     bool mapped[KERNEL_TENSORS] = {false};
     for (int r = 0; r < k->nrole; r++) place_maps(k, &k->role[r].body, mapped);
     for (int t = 0; t < k->ntensor; t++)
@@ -304,5 +305,5 @@ void ag_pass_place(Fn *fn) {
     Kernel *k = fn->kernel;
     k->shared_bytes = lay_out(k);
     check_limits(k);
-    place_arguments(k);
+    ag_place_arguments(k);
 }

@@ -56,7 +56,7 @@ static int row(Tiler *t, Str name) {
 static void set_positions(Tiler *t, Ins *i) {
     if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_Q)) i->e[1] = val(t, t->q0);
     if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_H)) i->e[3] = val(t, t->h);
-    if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_K)) i->e[2] = op2(t, OP_MUL, val(t, t->j), num(t, tile_field(t->k, F_TILE_N)));
+    if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_K)) i->e[2] = ag_tiler_first_key(t);
 }
 
 /* ---- expressions */
@@ -212,8 +212,8 @@ static int shared_tile(Tiler *t, int tensor) {
     Ins *i = ag_tiler_add(t, keys ? t->step : t->pre, TI_COPY, v, NULL);
     i->a = tensor;
     i->e[0] = num(t, 0);
-    i->e[1] = keys ? op2(t, OP_MUL, val(t, t->j), num(t, tile_field(t->k, F_TILE_N))) : val(t, t->row0);
-    i->e[2] = size(t, kt->rows);
+    i->e[1] = keys ? ag_tiler_first_key(t) : val(t, t->row0);
+    i->e[2] = keys ? size(t, kt->rows) : t->limit;
     i->e[3] = val(t, t->b);
     i->e[4] = val(t, kt->heads == SZ_HQ ? t->h : t->g);
     kt->used = true;
@@ -456,7 +456,7 @@ static void build_outputs(Tiler *t) {
         x->a = v;
         x->n = o->tensor;
         x->e[0] = val(t, t->row0);
-        x->e[1] = size(t, SZ_SQ);
+        x->e[1] = t->limit;
         x->e[2] = val(t, t->b);
         x->e[3] = val(t, t->h);
         t->k->tensor[o->tensor].used = true;
@@ -500,11 +500,13 @@ void ag_pass_tile(Fn *fn) {
     k->threads = 32 * k->role[0].warps;
     k->per_sm = (int)tile_field(k, F_PER_SM);
     k->pack = tile_field(k, F_PACK_GQA) ? fn->spec->group : 1;
-    k->queries = (int)tile_field(k, F_TILE_M) / k->pack;
+    const Branch *listed = fn->branch && fn->branch->blocks.kind != FROM_NONE ? fn->branch : NULL;
+    if (listed) k->pack = listed->per_head ? 1 : fn->spec->group;
+    k->queries = listed ? ag_listed_queries(listed, k->pack) : (int)tile_field(k, F_TILE_M) / k->pack;
     Ref one = ag_node_float(&fn->math->nodes, 1.0);
     Ins *loop = ag_ins(k, TI_LOOP, -1);
     Block post = {0};
-    Tiler t = {.d = fn->d, .k = k, .m = m, .s = &m->stream[0], .pre = &k->role[0].body, .step = &loop->body, .post = &post, .j = -1, .one = one};
+    Tiler t = {.d = fn->d, .k = k, .m = m, .s = &m->stream[0], .pre = &k->role[0].body, .step = &loop->body, .post = &post, .j = -1, .one = one, .listed = listed};
     t.held = NEWN(fn->d->arena, int, (size_t)m->nodes.len);
     for (int i = 0; i < m->nodes.len; i++) t.held[i] = -1;
     for (int i = 0; i < TEN_COUNT; i++) t.shared[i] = -1;
@@ -513,6 +515,7 @@ void ag_pass_tile(Fn *fn) {
     t.here = t.step;
 
     ag_tiler_block(&t);
+    if (listed) ag_tiler_list(&t);
     ag_tiler_keys(&t);
     init_carries(&t);
     loop->dst = k->key_loop = t.j = ag_val_scalar(k, "j", T_INT);

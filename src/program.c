@@ -1,5 +1,10 @@
 /* program.c: a spec with branches as a list of kernels with buffers between them. */
+#include <assert.h>
+#include <string.h>
+
 #include "program.h"
+
+enum { MAX_INPUT_DIMS = 4 };
 
 Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch) {
     const Branch *b = &spec->branch[branch];
@@ -11,4 +16,105 @@ Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch) {
     s->nderive = s->nbranch = 0;
     s->output = NULL;
     return s;
+}
+
+/* ---- what is taken from where */
+
+static int number_of(const Spec *s, SpecRef r) {
+    switch (r.kind) {
+    case FROM_K: return TEN_K;
+    case FROM_V: return TEN_V;
+    case FROM_INPUT: return ag_program_input(r.index);
+    case FROM_DERIVE: return ag_program_derive(s, r.index);
+    default: assert(0 && "no tensor of rows"); return -1;
+    }
+}
+
+/* Is the branch ranked by? */
+static bool is_selected_from(const Spec *s, int branch) {
+    for (int i = 0; i < s->nderive; i++)
+        if (s->derive[i].kind == DERIVE_SELECT && s->derive[i].source.kind == FROM_BRANCH && s->derive[i].source.index == branch) return true;
+    return false;
+}
+
+/* Where the kernel of a branch finds its keys and values, and where its results go. */
+static void set_tensors(const Spec *s, int branch, Kernel *k) {
+    const Branch *b = &s->branch[branch];
+    k->tensor[TEN_K].program = number_of(s, b->keys);
+    k->tensor[TEN_V].program = number_of(s, b->values);
+    k->tensor[TEN_O].program = ag_program_result(s, branch);
+    k->tensor[TEN_LSE].program = is_selected_from(s, branch) ? ag_program_lse(s, branch) : s->nbranch == 1 && !s->output ? TEN_LSE : -1;
+    if (b->keys.kind == FROM_DERIVE) k->pool = &s->derive[b->keys.index];
+}
+
+/* ---- kernels in their order: pools, branches over all their keys, lists, branches over lists, the output */
+
+static void add_part(Compilation *c, Fn part) {
+    assert(c->npart < LEN(c->part));
+    c->part[c->npart++] = part;
+    ag_stop_if_errors(&c->diag);
+}
+
+static void add_built(Compilation *c, Kernel *k) {
+    Fn part = c->fn;
+    part.spec = k->spec;
+    part.math = NULL;
+    part.kernel = k;
+    add_part(c, part);
+}
+
+static void attend(Compilation *c, const Request *r, int branch) {
+    const Spec *whole = c->fn.spec;
+    Spec *spec = ag_branch_spec(c->diag.arena, whole, branch);
+    const Branch *b = &whole->branch[branch];
+    bool listed = b->blocks.kind != FROM_NONE;
+    Fn fn = {.d = &c->diag, .spec = spec, .target = c->fn.target, .branch = b,
+             .pool = b->keys.kind == FROM_DERIVE ? &whole->derive[b->keys.index] : NULL};
+    fn.sched = listed ? ag_listed_schedule(&c->fn, b) : ag_schedule_for(c, spec);
+    fn.math = ag_lower(fn.d, spec);
+    ag_stop_if_errors(fn.d);
+    fn.facts = FACT_LOWERED;
+    if (!r->after || strcmp(r->after, "lower") != 0) ag_run_passes(&fn, r);
+    if (fn.kernel) set_tensors(whole, branch, fn.kernel);
+    if (!c->fn.math) c->fn.math = fn.math, c->fn.kernel = fn.kernel;
+    add_part(c, fn);
+}
+
+/* What the kernels of this version cannot do yet. */
+static void refuse(Diag *d, const Spec *s) {
+    for (int i = 0; i < s->ninput; i++)
+        if (s->input[i].rank > MAX_INPUT_DIMS)
+            ag_unsupported(d, s->input[i].span, "inputs of more than %d dims are not in this version of attngen", MAX_INPUT_DIMS);
+    for (int i = 0; i < s->nbranch; i++)
+        if (s->branch[i].blocks.kind != FROM_NONE && s->branch[i].keys.kind == FROM_DERIVE)
+            ag_unsupported(d, s->branch[i].span, "block lists over pooled keys are not in this version of attngen");
+    ag_stop_if_errors(d);
+}
+
+/* Kernels take the heads of a group as rows of a tile: their number is needed. */
+static Spec *close_group(Compilation *c) {
+    enum { MOST_HEADS = 64 };
+    Spec *s = NEW(c->diag.arena, Spec);
+    *s = *c->fn.spec;
+    c->open_group = s->group == 0;
+    if (c->open_group) s->group = 1;
+    if (s->group > MOST_HEADS)
+        ag_unsupported(&c->diag, s->group_span, "with branches this version of attngen takes up to %d query heads per KV head, not %d", MOST_HEADS, s->group);
+    c->fn.spec = s;
+    return s;
+}
+
+void ag_compile_program(Compilation *c, const Request *r) {
+    Spec *s = close_group(c);
+    refuse(&c->diag, s);
+    bool all = !r->after; /* the kernels below have no IR before their last form */
+    for (int i = 0; all && i < s->nderive; i++)
+        if (s->derive[i].kind == DERIVE_POOL) add_built(c, ag_build_pool(&c->fn, i));
+    for (int i = 0; i < s->nbranch; i++)
+        if (s->branch[i].blocks.kind == FROM_NONE) attend(c, r, i);
+    for (int i = 0; all && i < s->nderive; i++)
+        if (s->derive[i].kind == DERIVE_SELECT) add_built(c, ag_build_select(&c->fn, i));
+    for (int i = 0; i < s->nbranch; i++)
+        if (s->branch[i].blocks.kind != FROM_NONE) attend(c, r, i);
+    if (all && (s->nbranch > 1 || s->output)) add_built(c, ag_build_combine(&c->fn));
 }

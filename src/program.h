@@ -6,7 +6,8 @@
  *   attend    a branch over listed blocks
  *   combine   the output expression at each element
  *
- * Tensors of a program, by number: q k v o lse, the spec's inputs, derived tensors, results of branches, their LSEs. */
+ * Tensors of a program, by number: q k v o lse, the spec's inputs, derived tensors, results of branches, their LSEs.  The first branch's result lies in o until
+ * combine replaces it. */
 #ifndef AG_PROGRAM_H
 #define AG_PROGRAM_H
 
@@ -14,14 +15,26 @@
 
 static inline int ag_program_input(int input) { return TEN_COUNT + input; }
 static inline int ag_program_derive(const Spec *s, int derive) { return ag_program_input(s->ninput) + derive; }
-static inline int ag_program_result(const Spec *s, int branch) { return ag_program_derive(s, s->nderive) + branch; }
-static inline int ag_program_lse(const Spec *s, int branch) { return ag_program_result(s, s->nbranch) + branch; }
+static inline int ag_program_result(const Spec *s, int branch) { return branch ? ag_program_derive(s, s->nderive) + branch : TEN_O; }
+static inline int ag_program_lse(const Spec *s, int branch) { return ag_program_derive(s, s->nderive) + s->nbranch + branch; }
 
 /* A branch as a plain spec: its score and mask, the name "spec_branch", no branches. */
 Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch);
 
 /* Kernels in their last form, placed.  fn: d, spec (the whole one, with spec->group known), sched (closed) and target are read. */
+/* The schedule of a branch over listed blocks: small tiles of mma.sync, whatever the other branches have. */
+Schedule *ag_listed_schedule(const Fn *fn, const Branch *b);
 Kernel *ag_build_pool(const Fn *fn, int derive);
 Kernel *ag_build_select(const Fn *fn, int derive);
 Kernel *ag_build_combine(const Fn *fn);
+
+/* ---- simulate_program.c */
+typedef struct ProgramBuffers {
+    HostTensor tensor[META_TENSORS]; /* of the program: the caller's, and buffers */
+    void *memory[META_TENSORS];      /* of the buffers */
+} ProgramBuffers;
+/* Runs every kernel of c, which has been compiled to its end, on `call`.  false: memory is out, and the message empty; or a kernel breaks its protocol, and the
+ * message says which and how.  *buffers is to be freed whatever is returned. */
+bool ag_simulate_program(const Compilation *c, const HostCall *call, ProgramBuffers *buffers, Buf *message);
+void ag_program_buffers_free(ProgramBuffers *p);
 #endif

@@ -169,7 +169,13 @@ int64_t ag_kv_head(const HostCall *call, int64_t h) {
 }
 
 Scalar ag_ast_eval_at(const Spec *spec, const HostCall *call, const Ast *e, const HostPoint *at) {
-    Point p = {.spec = spec, .call = call, .Sk = at->Sk, .s = at->s, .branch = at->branch};
+    Point p; /* its lets are left as they are: `known` says which have a value */
+    p.spec = spec;
+    p.call = call;
+    p.Sk = at->Sk;
+    p.s = at->s;
+    p.branch = at->branch;
+    p.known = 0;
     p.axis[AX_B] = at->b;
     p.axis[AX_H] = at->h;
     p.axis[AX_G] = ag_kv_head(call, at->h);

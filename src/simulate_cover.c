@@ -19,6 +19,8 @@ static bool ast_needs_head(const Spec *spec, const Ast *e, bool *let_done) {
     }
     for (int i = 0; i < 3; i++)
         if (ast_needs_head(spec, e->arg[i], let_done)) return true;
+    for (int i = 0; i < e->nsub; i++)
+        if (ast_needs_head(spec, e->sub[i], let_done)) return true;
     return false;
 }
 
@@ -47,7 +49,7 @@ void ag_sim_cover_init(Sim *s) {
     int64_t sq = size[SZ_SQ], sk = size[SZ_SK], bh = heads(s), step = 1;
     bool let_done[SPEC_MAX_LETS] = {false};
     for (int r = 0; r < s->k->nrole && !c->tile; r++) c->tile = key_tile(s, &s->k->role[r].body);
-    c->per_head = ast_needs_head(s->k->spec, s->k->spec->mask, let_done);
+    c->per_head = s->k->list || ast_needs_head(s->k->spec, s->k->spec->mask, let_done);
     int64_t planes = c->per_head ? bh : 1;
     while (step < sq && (count_rows(sq, step) * sk * planes > VISIBLE_CELLS || count_rows(sq, step) * sk * bh > SEEN_CELLS)) step *= 2;
     c->number = NEWN(s->arena, int64_t, (size_t)sq);
@@ -66,7 +68,10 @@ static bool visible(Sim *s, int64_t b, int64_t h, int64_t number, int64_t key) {
     Coverage *c = &s->cover;
     int64_t plane = c->per_head ? b * s->call->size[SZ_HQ] + h : 0;
     uint8_t *v = &c->visible[(plane * c->nrow + number) * s->call->size[SZ_SK] + key];
-    if (!*v) *v = ag_visible(s->k->spec, s->call, b, h, c->rows[number], key) ? VISIBLE : HIDDEN;
+    if (!*v) {
+        bool seen = ag_visible(s->k->spec, s->call, b, h, c->rows[number], key) && ag_sim_list_has(s, b, h, c->rows[number], key);
+        *v = seen ? VISIBLE : HIDDEN;
+    }
     return *v == VISIBLE;
 }
 

@@ -80,7 +80,9 @@ static Scalar uniform_leaf(Sim *s, const Step *t) {
 static void eval_uniform(Sim *s, Expr *e, Step *t) {
     Scalar arg[3] = {{0}};
     for (int i = 0; i < ag_op[t->op].arity; i++) arg[i] = e->step[t->arg[i]].value;
-    if (ag_op[t->op].arity > 0)
+    if (t->op == OP_LISTED)
+        t->value = (Scalar){T_INT, {.i = ag_sim_listed(s, arg[0].u.i)}};
+    else if (ag_op[t->op].arity > 0)
         ag_eval(t->op, arg, &t->value);
     else
         t->value = uniform_leaf(s, t);

@@ -355,6 +355,8 @@ static void compute(Sim *s, const Ins *i) {
     case TI_MAP: map(s, i); break;
     case TI_REDUCE: reduce(s, i); break;
     case TI_TOTAL: total(s, i); break;
+    case TI_POOL:
+    case TI_EACH: ag_sim_each(s, i); break;
     case TI_STORE:
     case TI_STORE_ROW: store(s, i); break;
     default: break; /* control flow: simulate.c */

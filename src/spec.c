@@ -25,7 +25,7 @@ static bool is_one_of(Str s, const char *const *names) {
 }
 
 /* Arguments of every kernel, and what else is bound by name. */
-static const char *const argument[] = {"o", "v", "lse", "scale", "dtype", NULL};
+static const char *const argument[] = {"o", "v", "lse", "scale", "dtype", "group", NULL};
 /* Words that C++ keeps for itself: the generated code carries the spec's names. */
 static const char *const cxx_keyword[] = {
     "alignas",  "alignof",   "asm",          "auto",     "bool",      "break",     "case",     "catch",    "char",        "class",
@@ -321,6 +321,18 @@ static bool bind_head_dim(Reader *r, const attngen_dim *dim, int *out) {
     return true;
 }
 
+/* Query heads per KV head, as heads.group says them in the file. */
+static void bind_group(Reader *r, const attngen_dim *dim) {
+    Spec *s = r->spec;
+    double v = dim->value;
+    if (!(v >= 1 && v <= MAX_GROUP && v == floor(v)))
+        ag_error(r->d, nowhere, "group: expected a whole number of query heads per KV head, from 1 to %d", MAX_GROUP);
+    else if (s->group && s->group != (int)v)
+        ag_error(r->d, s->group_span, "heads.group is %d here, and group is bound to %d", s->group, (int)v);
+    else
+        s->group = (int)v;
+}
+
 static void bind_dtype(Reader *r, const attngen_dim *dim) {
     if (dim->value == ATTNGEN_F16)
         r->spec->dtype = DT_F16;
@@ -350,7 +362,7 @@ static void bind_param(Reader *r, const attngen_dim *dim, Param *p) {
 }
 
 static void unknown_dim(Reader *r, const char *name) {
-    static const char *const dims[] = {"D", "Dv", "dtype"};
+    static const char *const dims[] = {"D", "Dv", "dtype", "group"};
     const char *can[LEN(dims) + SPEC_MAX_PARAMS + 1];
     int n = 0;
     for (int i = 0; i < LEN(dims); i++) can[n++] = dims[i];
@@ -380,6 +392,8 @@ static void bind(Reader *r, const attngen_dim *dims, size_t ndims) {
             bind_head_dim(r, &dims[i], &s->D);
         else if (!strcmp(name, "Dv"))
             bind_head_dim(r, &dims[i], &s->Dv);
+        else if (!strcmp(name, "group"))
+            bind_group(r, &dims[i]);
         else if (!strcmp(name, "dtype"))
             bind_dtype(r, &dims[i]);
         else if (p)

@@ -19,11 +19,14 @@ const char *const ag_tile_op_name[] = {[TI_LET] = "let",
                                        [TI_ARRIVE] = "arrive",
                                        [TI_LOAD] = "load",
                                        [TI_MMA] = "mma",
+                                       [TI_LIST] = "list",
                                        [TI_MMA_COMMIT] = "mma_commit",
                                        [TI_MMA_WAIT] = "mma_wait",
                                        [TI_MAP] = "map",
                                        [TI_REDUCE] = "reduce",
                                        [TI_TOTAL] = "total",
+                                       [TI_POOL] = "pool",
+                                       [TI_EACH] = "each",
                                        [TI_STORE] = "store",
                                        [TI_STORE_ROW] = "store_row",
                                        [TI_WHILE] = "while",
@@ -89,6 +92,7 @@ bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index) {
         if (!live[i]) continue;
         found = n->op == op && n->index == index;
         for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
+        for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
     }
     return found;
 }
@@ -97,6 +101,7 @@ bool ag_nonneg(const Kernel *k, Ref r) {
     const Node *n = &k->nodes.n[r];
     switch (n->op) {
     case OP_CONST: return n->type == T_INT && n->value.u.i >= 0;
+    case OP_LISTED:
     case OP_BLOCK:
     case OP_BLOCKS: return true;
     case OP_SIZE: return n->index != SZ_OFF;

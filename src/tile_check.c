@@ -6,6 +6,7 @@ typedef struct Check {
     unsigned facts;
     const Role *role;
     bool *written;  /* per value: something has been put into it by this role, on every way here */
+    bool list;      /* a block list is open */
     const Ins *ins; /* being checked, for messages */
 } Check;
 
@@ -21,12 +22,27 @@ static bool is_in(const Check *c, int v, Space s) { return val(c, v) && val(c, v
 /* What an expression may read. */
 typedef enum Reach { UNIFORM, PER_ROW, PER_ELEMENT } Reach;
 
+/* An element of a tensor. */
+static void check_element(const Check *c, const Node *n) {
+    const KernelTensor *t = n->index >= 0 && n->index < c->k->ntensor ? &c->k->tensor[n->index] : NULL;
+    require(c, t && t->used && t->rank == n->nsub, "an element has other dims than its tensor");
+    if (!t) return;
+    require(c, n->type == ag_dtype_value(t->type), "an element has another type than its tensor");
+    for (int i = 0; i < n->nsub; i++) require(c, c->k->nodes.n[n->sub[i]].type == T_INT, "a subscript is no int");
+}
+
 static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int cols, int dst) {
     if (n->op == OP_AXIS) {
         bool of_row = n->index == AX_Q || (n->index == AX_H && c->k->pack > 1);
-        require(c, of_row ? reach >= PER_ROW : n->index == AX_K && reach == PER_ELEMENT, "an axis is read where it has no value");
+        bool each = c->ins->op == TI_EACH && n->index == AX_D && reach == PER_ROW;
+        require(c, of_row ? reach >= PER_ROW : each || (n->index == AX_K && reach == PER_ELEMENT), "an axis is read where it has no value");
         return;
     }
+    if (n->op == OP_LOAD && c->ins->op == TI_EACH && reach == PER_ROW) {
+        check_element(c, n);
+        return;
+    }
+    require(c, n->op != OP_LISTED || c->list, "a block list is read before it is opened");
     require(c, n->op != OP_LOAD && n->op != OP_CARRY && n->op != OP_AXISMIN && n->op != OP_AXISMAX && n->op != OP_RSUM && n->op != OP_RMAX,
             "an expression holds a node of the Math IR");
     if (n->op != OP_VAL) return;
@@ -50,8 +66,9 @@ static void check_expr(const Check *c, Ref r, Reach reach, int rows, int cols, i
     for (Ref i = r; i > 0; i--) {
         if (!live[i]) continue;
         const Node *n = &c->k->nodes.n[i];
-        if (ag_op[n->op].arity == 0) check_leaf(c, n, reach, rows, cols, dst);
+        if (ag_op[n->op].arity == 0 || n->op == OP_LISTED) check_leaf(c, n, reach, rows, cols, dst);
         for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
+        for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
     }
 }
 /* An expression at each row or element, whose positions begin at i->e[1] and i->e[2], and heads at i->e[3]. */
@@ -115,6 +132,16 @@ static void check_sync(const Check *c, const Ins *i) {
     require(c, there, "there is no such barrier");
     require(c, !there || c->k->barrier[i->n].kind <= BARRIER_WARPGROUP, "it is no barrier to wait at together");
     require(c, !c->role->one_thread, "one thread cannot wait for its others");
+}
+
+static void check_list(Check *c, const Ins *i) {
+    bool there = i->a >= TEN_COUNT && i->a < c->k->ntensor && c->k->tensor[i->a].rank == 4 && c->k->tensor[i->a].type == DT_I32;
+    require(c, there && ag_node_is_const(&c->k->nodes, c->k->tensor[i->a].extent[3]), "the list is no i32 tensor with a constant number of entries");
+    require(c, i->b < 0 || (i->b < c->k->ntensor && c->k->tensor[i->b].rank == 3 && c->k->tensor[i->b].type == DT_I32), "the counts are no i32 tensor of rank 3");
+    require(c, i->n > 0 && i->n % c->k->sched->f[F_TILE_N].v == 0, "a block is not made up of key tiles");
+    require(c, !c->role->one_thread && c->k->nrole == 1, "a list belongs to a kernel of one role");
+    for (int e = 0; e < 3; e++) check_uniform(c, i->e[e], T_INT);
+    c->list = true;
 }
 
 static void check_load(const Check *c, const Ins *i) {
@@ -247,6 +274,40 @@ static void check_select(const Check *c, const Ins *i) {
     for (int e = 0; e < operands; e++) check_uniform(c, i->e[e], T_INT);
 }
 
+/* Tensor n of TI_POOL and TI_EACH: a thread for every EACH_CHANNELS of the channels of every row. */
+static bool check_written(const Check *c, const Ins *i) {
+    const KernelTensor *t = i->n >= 0 && i->n < c->k->ntensor ? &c->k->tensor[i->n] : NULL;
+    bool ok = t && t->output && t->used && t->rank == 4 && (t->type == DT_F16 || t->type == DT_BF16);
+    require(c, ok, "it must write rows of an output tensor in a storage type");
+    if (!ok) return false;
+    int64_t cols = c->k->nodes.n[t->extent[3]].value.u.i;
+    require(c, cols > 0 && c->k->queries * ((cols + EACH_CHANNELS - 1) / EACH_CHANNELS) <= c->k->threads, "a block has fewer threads than channels");
+    require(c, c->k->kind == KERNEL_EACH && c->k->nrole == 1, "it takes all threads of a kernel for each element");
+    return true;
+}
+
+static bool is_positive(const Check *c, Ref r) { return ag_node_is_const(&c->k->nodes, r) && c->k->nodes.n[r].value.u.i > 0; }
+
+static void check_pool(const Check *c, const Ins *i) {
+    for (int e = 0; e < 5; e++) check_uniform(c, i->e[e], T_INT);
+    if (!check_written(c, i)) return;
+    const KernelTensor *t = &c->k->tensor[i->n], *a = i->a >= 0 && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL;
+    bool ok = a && a->used && a->rank == 4 && a->type <= DT_F32;
+    require(c, ok, "the source is no tensor of rows");
+    for (int x = 0; ok && x < 4; x++) require(c, x == 2 || a->extent[x] == t->extent[x], "the pooled rows are of another shape than the source's");
+    require(c, is_positive(c, i->e[1]) && is_positive(c, i->e[4]), "stride and size are no positive constants");
+    if (i->b < 0) return;
+    const KernelTensor *b = i->b < c->k->ntensor ? &c->k->tensor[i->b] : NULL;
+    require(c, b && b->used && b->rank == 1 && b->type == DT_F32 && b->extent[0] == i->e[4], "there is not one weight for each row of a block");
+}
+
+static void check_each(const Check *c, const Ins *i) {
+    for (int e = 1; e < 4; e++) check_uniform(c, i->e[e], T_INT);
+    require(c, i->e[0] && c->k->nodes.n[i->e[0]].type == T_FLOAT, "the expression is no float");
+    check_expr(c, i->e[0], PER_ROW, 0, 0, -1);
+    check_written(c, i);
+}
+
 static void check_block(Check *c, const Block *b);
 
 /* A body that may not run: what it writes counts inside only. */
@@ -294,6 +355,7 @@ static void check_ins(Check *c, const Ins *i) {
         require(c, (is_in(c, i->dst, SPACE_FRAG) || is_in(c, i->dst, SPACE_ROW)) && ag_node_is_const(&c->k->nodes, i->e[0]),
                 "it must put a constant into a fragment or row");
         break;
+    case TI_LIST: check_list(c, i); break;
     case TI_COPY: check_copy(c, i); break;
     case TI_COMMIT: break;
     case TI_WAIT: require(c, i->n >= 0, "a negative number of groups"); break;
@@ -321,6 +383,8 @@ static void check_ins(Check *c, const Ins *i) {
                 "it must take a partial row to a total");
         require(c, is_in(c, i->a, SPACE_ROW) && c->written[i->a], "the partial row was not written");
         break;
+    case TI_POOL: check_pool(c, i); break;
+    case TI_EACH: check_each(c, i); break;
     case TI_STORE:
     case TI_STORE_ROW: check_store(c, i); break;
     case TI_LOAD_ROW:
@@ -385,7 +449,8 @@ static void check_barriers(const Check *c) {
 void ag_tile_check(const Kernel *k, unsigned facts) {
     Check c = {.k = k, .facts = facts};
     int warps = check_roles(&c);
-    require(&c, k->pack >= 1 && k->queries >= 1 && k->queries * k->pack <= k->sched->f[F_TILE_M].v, "the queries of a tile have more rows than it");
+    bool tiles = k->kind != KERNEL_EACH;
+    require(&c, k->pack >= 1 && k->queries >= 1 && (!tiles || k->queries * k->pack <= k->sched->f[F_TILE_M].v), "the queries of a tile have more rows than it");
     for (int i = 0; i < k->nval; i++) {
         const Val *v = &k->val[i];
         bool tile = v->space == SPACE_FRAG || v->space == SPACE_ROW;

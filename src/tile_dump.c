@@ -78,6 +78,12 @@ static void put_operands(Dump *d, const Ins *i) {
         put_stage(d, i->a, i->e[0]);
         break;
     case TI_FETCH: ag_put(d->out, " %s", name(d, i->dst)); break;
+    case TI_LIST:
+        ag_put(d->out, " %s", k->tensor[i->a].name);
+        put_exprs(d, "[", i->e, 3, "]");
+        if (i->b >= 0) ag_put(d->out, " counted by %s", k->tensor[i->b].name);
+        ag_put(d->out, ", blocks of %d keys", i->n);
+        break;
     case TI_TAKE_TURN:
     case TI_PASS_TURN: ag_put(d->out, " %s", k->barrier[i->n].name); break;
     case TI_ANY: put_exprs(d, " row of the warp has ", i->e, 1, ""); break;
@@ -127,6 +133,20 @@ static void put_operands(Dump *d, const Ins *i) {
         ag_put(d->out, " %s = %s(", name(d, i->dst), ag_op[i->reduce].name);
         if (i->b >= 0) ag_put(d->out, "%s, ", name(d, i->b));
         ag_put(d->out, "%s)%s", name(d, i->a), k->val[i->dst].partial ? " partial" : "");
+        break;
+    case TI_POOL:
+        ag_put(d->out, " %s", k->tensor[i->n].name);
+        put_exprs(d, "[", i->e + 2, 2, ", ");
+        put_exprs(d, "rows ", i->e, 1, " ..] = mean of ");
+        put_exprs(d, "", i->e + 4, 1, " rows, ");
+        put_exprs(d, "one every ", i->e + 1, 1, " of ");
+        ag_put(d->out, i->b >= 0 ? "%s weighted by %s" : "%s", k->tensor[i->a].name, i->b >= 0 ? k->tensor[i->b].name : "");
+        break;
+    case TI_EACH:
+        ag_put(d->out, " %s", k->tensor[i->n].name);
+        put_exprs(d, "[", i->e + 2, 2, ", ");
+        put_exprs(d, "rows ", i->e + 1, 1, " ..] = ");
+        put_exprs(d, "", i->e, 1, "");
         break;
     case TI_TOTAL: ag_put(d->out, " %s = %s over the quad", name(d, i->dst), name(d, i->a)); break;
     case TI_STORE:
@@ -213,6 +233,17 @@ static void dump_values(Dump *d) {
     }
 }
 
+/* Those that expressions read, by the number that they read them by. */
+static void dump_tensors(Dump *d) {
+    const Kernel *k = d->k;
+    for (int i = 0; i < k->ntensor; i++) {
+        if (!k->tensor[i].used) continue;
+        ag_put(d->out, "load%-4d%s", i, k->tensor[i].name);
+        put_exprs(d, "[", k->tensor[i].extent, k->tensor[i].rank, "] ");
+        ag_put(d->out, "%s\n", ag_dtype_name[k->tensor[i].type]);
+    }
+}
+
 static void dump_barrier(Buf *out, const Barrier *b) {
     static const char *const who[] = {[BARRIER_BLOCK] = "all threads of the block",
                                       [BARRIER_WARPGROUP] = "the threads of each warpgroup",
@@ -250,6 +281,7 @@ void ag_tile_dump(Buf *out, const Kernel *k) {
     if (k->kind == KERNEL_SELECT) dump_rank(out, &k->rank);
     if (k->guard) put_exprs(&d, "guard   ", &k->guard, 1, "\n");
     dump_values(&d);
+    if (k->kind == KERNEL_EACH) dump_tensors(&d);
     for (int i = 0; i < k->nbarrier; i++) dump_barrier(out, &k->barrier[i]);
     for (int r = 0; r < k->nrole; r++) dump_role(&d, &k->role[r]);
 }

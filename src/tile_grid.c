@@ -63,9 +63,16 @@ void ag_tiler_block(Tiler *t) {
     t->g = ag_tiler_let(t, t->pre, "g", k->pack > 1 ? place[AX_H] : op2(t, OP_FLOORDIV, val(t, t->h), group), "kv head");
     if (k->pack > 1) t->h = ag_tiler_let(t, t->pre, "h0", op2(t, OP_MUL, val(t, t->g), num(t, k->pack)), "the first of its query heads");
     t->row0 = ag_tiler_let(t, t->pre, "row0", op2(t, OP_MUL, val(t, m), bm), NULL);
+    t->limit = k->queries * k->pack == (int)tile_field(k, F_TILE_M) ? size(t, SZ_SQ) : op2(t, OP_MIN, size(t, SZ_SQ), op2(t, OP_ADD, val(t, t->row0), bm));
     t->q0 = ag_tiler_let(t, t->pre, "q0", op2(t, OP_ADD, val(t, t->row0), size(t, SZ_OFF)), "position of the first query row");
     Ref last = op2(t, OP_SUB, op2(t, OP_MIN, op2(t, OP_ADD, val(t, t->row0), bm), size(t, SZ_SQ)), num(t, 1));
     t->q_last = ag_tiler_let(t, t->pre, "q_last", op2(t, OP_ADD, last, size(t, SZ_OFF)), "position of the last query row");
+}
+
+/* Keys of all entries of a list. */
+static int64_t listed_keys(const Tiler *t) {
+    const KernelTensor *list = &t->k->tensor[t->k->list->a];
+    return t->k->nodes.n[list->extent[3]].value.u.i * t->k->list->n;
 }
 
 /* Key tiles that can contribute. */
@@ -75,17 +82,18 @@ void ag_tiler_keys(Tiler *t) {
     if (r->need_lo) lo = op2(t, OP_MAX, ag_tiler_expr(t, r->need_lo, LEVEL_ONCE), zero);
     if (r->need_hi) hi = op2(t, OP_MIN, ag_tiler_expr(t, r->need_hi, LEVEL_ONCE), hi);
     if (r->never_needed) hi = zero;
-    int j_lo = ag_tiler_let(t, t->pre, "j_lo", r->need_lo ? op2(t, OP_FLOORDIV, lo, bn) : zero, "---- key tiles j_lo .. j_hi can contribute");
-    Ref up = op2(t, OP_CEILDIV, r->need_hi ? op2(t, OP_MAX, hi, zero) : hi, bn);
+    if (t->listed) lo = zero, hi = num(t, listed_keys(t));
+    int j_lo = ag_tiler_let(t, t->pre, "j_lo", r->need_lo && !t->listed ? op2(t, OP_FLOORDIV, lo, bn) : zero, "---- key tiles j_lo .. j_hi can contribute");
+    Ref up = op2(t, OP_CEILDIV, r->need_hi && !t->listed ? op2(t, OP_MAX, hi, zero) : hi, bn);
     /* With wgmma a tile without keys visits one, in which none is visible: the rings of the roles need no exception then. */
     bool some = tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA;
     Ref least = some ? op2(t, OP_ADD, val(t, j_lo), num(t, 1)) : val(t, j_lo);
-    int j_hi = ag_tiler_let(t, t->pre, "j_hi", some || r->need_lo || r->need_hi ? op2(t, OP_MAX, up, least) : up, NULL);
+    int j_hi = ag_tiler_let(t, t->pre, "j_hi", some || ((r->need_lo || r->need_hi) && !t->listed) ? op2(t, OP_MAX, up, least) : up, NULL);
     assert(!ag_expr_uses(t->k, lo, OP_AXIS, AX_H) &&
            !ag_expr_uses(t->k, hi, OP_AXIS, AX_H)); /* a tile may have several heads, and the ranges are for all */
     t->k->lo = val(t, j_lo);
     t->k->hi = val(t, j_hi);
-    t->k->never_clear = r->mask && r->never_plain;
+    t->k->never_clear = t->listed || (r->mask && r->never_plain);
     if (r->plain_lo) t->k->clear_lo = ag_tiler_expr(t, r->plain_lo, LEVEL_ONCE);
     if (r->plain_hi) t->k->clear_hi = ag_tiler_expr(t, r->plain_hi, LEVEL_ONCE);
 }

@@ -57,6 +57,8 @@ typedef enum TileOp {
     TI_EXPECT,   /* one arrival on mbarrier n [stage e[0]], whose phase then also waits for e[1] bytes of copies */
     TI_WAIT_BAR, /* until mbarrier n [stage e[0]] has completed its phase of parity e[1] */
     TI_ARRIVE,   /* each warp of the role arrives once on mbarrier n [stage e[0]] */
+    TI_LIST, /* opens the block list of the tile, which LISTED reads from then on: tensor a at batch e[0], head e[1], row e[2], of blocks of n keys; tensor b (-1: none)
+                    at the same place has the number of entries that count.  An entry that is negative, past the last block or there before does not count */
     TI_PUT,      /* slot dst [stage e[0]] = e[1]; one thread; seen by who waits for an arrival behind it */
     TI_GET,      /* scalar dst = slot a [stage e[0]] */
     TI_FETCH, /* scalar dst, which varies, = the next tile of the launch's counter: blocks, blocks + 1, ...; each block fetches until it gets one past the last */
@@ -76,6 +78,10 @@ typedef enum TileOp {
     TI_REDUCE, /* row dst = reduce (OP_RMAX or OP_RSUM, in `reduce`) over the columns of fragment a, combined with row b (-1: none).
                     dst partial: each lane sums what it holds; else across the quad */
     TI_TOTAL,  /* row dst = sum over the quad of partial row a */
+    TI_POOL, /* tensor n [batch e[2], head e[3]] rows e[0].. (Kernel.queries of them, those that it has): row i = the mean of rows i * e[1] .. i * e[1] + e[4] - 1
+                    (constants) of tensor a, of those that it has, summed in fp32 and rounded to the type of n; weighted by the elements of tensor b (-1: all alike) */
+    TI_EACH, /* tensor n [batch e[2], head e[3]] rows e[1].. (as above) = e[0] at each element, rounded to its type.  In e[0]: AXIS q = off + row (a position),
+                    AXIS d = channel; LOAD = an element of any tensor, 0 past its ends.  All that an element is computed from is read before it is written */
     TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; with Kernel.pack heads from e[3] on) = fragment a rounded to the tensor's type; through shared b, in parts if that has fewer columns, or directly (b = -1).
                     async: by TMA, each warpgroup its rows of b, which a TI_STORE_WAIT gives back */
     TI_STORE_WAIT, /* until the asynchronous stores of this role have read their tiles, for each warpgroup */
@@ -142,6 +148,7 @@ typedef struct KernelTensor {
     Size rows, heads; /* q k v o lse: extents of dims 2 and 1 */
     Ref extent[4];    /* of every dim, int nodes over sizes */
     bool output, optional, used;
+    bool named;  /* by the spec, so that in CUDA its pointer and strides have prefixes, see emit_each.c */
     int program; /* index among the tensors of the program */
 } KernelTensor;
 
@@ -164,12 +171,14 @@ static inline int ag_rank_room(const Rank *r) {
 
 /* What a kernel is for: the simulator follows keys and query rows through attention alone. */
 typedef enum KernelKind { KERNEL_ATTEND, KERNEL_SELECT, KERNEL_EACH } KernelKind;
+enum { EACH_CHANNELS = 8 }; /* KERNEL_EACH: neighbouring channels of a row that one thread computes */
 
 typedef struct Kernel {
     KernelKind kind;
     Diag *d;
     Arena *arena;
-    const Spec *spec; /* names of parameters, for printing */
+    const Spec *spec; /* names of parameters, for printing; of a branch: it as a plain spec */
+    const Derive *pool; /* SZ_SK counts its rows, not those of k; NULL */
     const Schedule *sched;
     const Target *target;
     Str name; /* extern "C" symbol */
@@ -184,8 +193,8 @@ typedef struct Kernel {
     int nbarrier;
     int threads, per_sm;
     int pack;               /* query heads per query in a tile: its row r is query first + r / pack, head first + r % pack; 1: one head's queries */
-    int queries;            /* in a tile; queries * pack rows are in use, those behind are not */
     Rank rank;              /* KERNEL_SELECT */
+    int queries;            /* in a tile; queries * pack rows are in use, those behind are not; KERNEL_EACH: rows that a block writes */
     bool persistent;        /* no more blocks than fit at once: each goes on to further tiles */
     bool counter;           /* the launch has a counter of tiles, which TI_FETCH moves; 0 before and after */
     bool bounded;           /* debug-hang: waits on mbarriers end after 2 s, with a message and a failed launch; the emitter alone heeds it */
@@ -193,7 +202,8 @@ typedef struct Kernel {
     Ref blocks;             /* launch formula over SIZE nodes: blocks, or with `persistent` tiles */
     Ref guard;              /* bool node: the mask with the bound of the key axis; true on plain steps */
     int key_loop;           /* value that counts key tiles (dst of its TI_LOOP) */
-    Ref lo, hi;             /* VALs: key tiles [lo, hi) are visited */
+    Ref lo, hi;             /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
+    const Ins *list;        /* the TI_LIST whose blocks are visited; NULL: all keys are */
     Ref clear_lo, clear_hi; /* keys between which the spec's mask is true for every query row of the tile; 0: unbounded */
     bool never_clear;       /* there is no such range */
     Ref plain_lo, plain_hi; /* VALs, set by split: key tiles [plain_lo, plain_hi) need no guard; 0: none are told apart */
@@ -239,10 +249,11 @@ typedef struct Budget {
     int registers, shared; /* at most: per thread that computes; bytes per block */
 } Budget;
 Budget ag_place_budget(const Kernel *k);
+void ag_place_arguments(Kernel *k); /* the argument struct alone */
 /* ---- emit.c */
-void ag_emit(Buf *out, const Kernel *k);
+void ag_emit(Buf *out, const Spec *spec, Kernel *const *kernel, int n); /* spec: what the file is of; kernels run in order */
 /* ---- kernel_meta.c: what the runtime needs */
-void ag_program_meta(ProgramMeta *out, const Kernel *k);
+void ag_program_meta(ProgramMeta *out, const Spec *spec, Kernel *const *kernel, int n);
 
 /* ---- simulate.c
  * Runs the kernel for every block of the launch on host tensors, with its tiles, rounding points and synchronisation.  Roles are coroutines.

@@ -378,7 +378,7 @@ Kernel *ag_build_select(const Fn *fn, int derive) {
         by = spec->branch[by.index].keys;
     }
     assert(s.what->kind == DERIVE_SELECT && by.kind == FROM_DERIVE && spec->group > 0);
-    s.pool = &spec->derive[by.index];
+    s.pool = s.local.pool = &spec->derive[by.index];
     close_schedule(&s);
     Schedule *sched = NEW(fn->d->arena, Schedule);
     *sched = s.sched;

@@ -20,6 +20,8 @@ typedef struct Tiler {
     int ntodo;
     int shared[TEN_COUNT]; /* per tensor: its shared tile, -1 */
     int b, h, g, row0, q0, q_last, j;
+    const Branch *listed; /* whose block lists say which keys are visited; NULL: all keys are */
+    Ref limit;            /* rows of queries below belong to the tile */
     bool coarse_tanh; /* expressions get OP_TANHA for OP_TANH */
     Ref one;          /* Math node 1.0 */
     int nonce, nrow;  /* counters for names */
@@ -36,6 +38,10 @@ int ag_tiler_let(Tiler *t, Block *to, const char *name, Ref e, const char *note)
 
 /* ---- pass_tile.c: a Math node as a kernel expression for use at `level`; what varies with fewer axes is computed ahead, and what is held is read */
 Ref ag_tiler_expr(Tiler *t, Ref r, Level level);
+/* ---- tile_list.c: branches over listed blocks */
+int ag_listed_queries(const Branch *b, int group); /* queries of one list in a tile */
+void ag_tiler_list(Tiler *t);                      /* opens the list of the tile */
+Ref ag_tiler_first_key(Tiler *t);                  /* position of the first key of tile j */
 /* ---- tile_grid.c */
 void ag_tiler_block(Tiler *t); /* which tile this block computes */
 void ag_tiler_keys(Tiler *t);  /* key tiles that can contribute */

@@ -17,7 +17,8 @@ static Str printed(Diag *d, const Spec *spec, const Ast *e) {
 }
 
 static void work(Diag *d, Str text) {
-    static const char header[] = "attention: t\nparams: {w: 3, x: 2.5}\nlet:\n  near: q - k < w\n  twice: 2 * s\n";
+    static const char header[] = "attention: t\nparams: {w: 3, x: 2.5}\ninputs: {t: {f32: [h, 4]}, i: {i32: [q]}, z: {bool: []}}\n"
+                                 "let:\n  near: q - k < w\n  twice: 2 * s\n  loads: t[h, i[q]] if z else 0\n";
     static const Type wants[] = {T_NONE, T_BOOL, T_FLOAT};
     if (!text.n) return;
     Type want = wants[(unsigned char)text.s[0] % 3];

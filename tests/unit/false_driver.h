@@ -53,6 +53,9 @@ static ProgramMeta program(int D, uint32_t group) {
     KernelMeta *k = &m.kernel[0];
     snprintf(k->name, sizeof k->name, "softcap_mma");
     k->threads = 128, k->shared_bytes = 98304, k->param_bytes = 48, k->nslot = 7, k->blocks = blocks;
+    k->keys = SZ_SK;
+    memset(k->tensor, META_NO_TENSOR, sizeof k->tensor);
+    for (uint8_t i = 0; i < TENSORS; i++) k->tensor[i] = i;
     k->slot[0] = (Slot){SLOT_POINTER, Q, 0, 0};
     k->slot[1] = (Slot){SLOT_STRIDE, K, 1, 8};
     k->slot[2] = (Slot){SLOT_SIZE, SZ_OFF, 0, 16};

@@ -72,7 +72,11 @@ static void test_meta_valid(void **state) {
     BAD(kernel[0].param_bytes = META_PARAM_BYTES + 1);
     BAD(kernel[0].nslot = META_SLOTS + 1);
     BAD(kernel[0].slot[0].kind = SLOT_VEC + 1);
-    BAD(kernel[0].slot[0].index = TENSORS);
+    BAD(kernel[0].slot[0].index = META_KERNEL_TENSORS);
+    BAD(kernel[0].tensor[0] = TENSORS);
+    BAD(kernel[0].keys = SZ_SQ);
+    BAD(kernel[0].keys = META_SIZES);
+    BAD(nderived = META_DERIVED + 1);
     BAD(kernel[0].slot[0].offset = 4);
     BAD(kernel[0].slot[0].offset = 48);
     BAD(kernel[0].slot[1].dim = 4);

@@ -109,6 +109,7 @@ static void test_unpacked_rows(void **state) {
     Compilation *c = packed(&ways[0], 4, CAUSAL, 16, "place");
     must_compile(c);
     c->fn.kernel->pack = 1;
+    c->fn.kernel->queries = 64;
     simulates(c, "is visited twice");
     ag_compilation_free(c);
 }

@@ -490,6 +490,27 @@ static void test_no_keys(void **state) {
     free(gate);
 }
 
+/* Short and lopsided calls: every output is a number, rows before the first key are 0. */
+static void test_lengths(void **state) {
+    static const int64_t lengths[] = {0, 1, 7, 8, 31, 33, 64};
+    static const attngen_dim moba[] = {{"block", 16}, {"top", 3}};
+    (void)state;
+    for (int i = 0; i < LEN(lengths); i++)
+        for (int j = 0; j < LEN(lengths); j++)
+            for (int which = 0; which < 2; which++) {
+                float *gate;
+                Case *c = nsa_case((Sizes){2, 3, 1, lengths[i], lengths[j], 4, 2}, &gate);
+                if (which) c->dims = moba, c->ndims = LEN(moba);
+                run_file(c, which ? "moba" : "nsa");
+                for (int64_t at = 0; at < outputs(c); at++) {
+                    int64_t q = at / 2 % lengths[i];
+                    assert_true(isfinite(c->o[at]) && (c->o[at] == 0 || q + lengths[j] - lengths[i] >= 0));
+                }
+                free_case(c);
+                free(gate);
+            }
+}
+
 /* ---- MoBA: every visible key of the chosen blocks, in one softmax */
 
 static void test_moba(void **state) {
@@ -667,6 +688,7 @@ static void test_loads(void **state) {
         {"t[h, 7]", 17},            /* the last */
         {"t[h, k + 5]", 0},         /* past the end */
         {"t[h - 2, k]", 0},         /* before the beginning */
+        {"t[h, k - 4]", 0},
         {"t[h, idx[q] + idx[q]]", 0},
         {"temperature * 2", 5},
         {"wide[0]", -2}, /* the low 32 bits */
@@ -674,6 +696,7 @@ static void test_loads(void **state) {
         {"1 if flag[k] else 0", 1},
         {"1 if flag[0] or flag[99] else 0", 0},
         {"half[2]", 1.5},
+        {"1 if 0 <= idx[idx[1] + q - off - 1] < 6 else 0", 1}, /* the middle of a chain is read twice */
     };
     Case *c = new_case((Sizes){1, 2, 1, 5, 9, 2, 2});
     float t[2 * 8], temperature = 2.5f;
@@ -756,6 +779,7 @@ int main(void) {
         cmocka_unit_test(test_future_tokens),
         cmocka_unit_test(test_first_rows),
         cmocka_unit_test(test_no_keys),
+        cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_moba),
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_block_sparse),

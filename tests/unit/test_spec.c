@@ -167,8 +167,8 @@ static void test_bound_wrongly(void **state) {
     expect_report(full, (attngen_dim){"scale", 0}, ATTNGEN_E_SPEC, "error: scale: expected a positive number, found 0.0\n");
     expect_report(
         full, (attngen_dim){"widow", 1}, ATTNGEN_E_SPEC,
-        "error: unknown name 'widow' (did you mean 'window'?); this spec can bind D, Dv, dtype, scale, cap, window, short_int, short_float\n");
-    expect_report("attention: a", (attngen_dim){"x", 1}, ATTNGEN_E_SPEC, "error: unknown name 'x'; this spec can bind D, Dv, dtype, scale\n");
+        "error: unknown name 'widow' (did you mean 'window'?); this spec can bind D, Dv, dtype, group, scale, cap, window, short_int, short_float\n");
+    expect_report("attention: a", (attngen_dim){"x", 1}, ATTNGEN_E_SPEC, "error: unknown name 'x'; this spec can bind D, Dv, dtype, group, scale\n");
     expect_report("attention: a\nparams: {w: 2}\nmask: q // (w - 2) < k\n", (attngen_dim){"w", 2}, ATTNGEN_E_SPEC,
                   "t.yaml:3:13: error: division by zero\n"
                   "    mask: q // (w - 2) < k\n"
@@ -221,6 +221,213 @@ static void test_print(void **state) {
     expect_print("attention: a\ndoc: \"q\\\"\\\\ \\n\\t \\u2028 \\x85 \xC3\xA9 \xF0\x9F\x99\x82\"\n", NULL, 0,
                  "# compiled for D = 128, Dv = 128, dtype = bf16\nattention: a\n"
                  "doc: \"q\\\"\\\\ \\n\\x09 \\u2028 \\x85 \xC3\xA9 \xF0\x9F\x99\x82\"\n");
+}
+
+/* ---- inputs, derive, branches */
+
+static const char everything[] = "attention: everything\n"
+                                 "params: {l: {int: 32}, stride: {int: 16}, block: {int: 64}, top: 8, n: 4, w: {float: 0.5}, free: 3}\n"
+                                 "inputs:\n"
+                                 "  gate: {f32: [b, q, h, 3]}\n"
+                                 "  bias: {bf16: [1, h, q, k]}\n"
+                                 "  t: {i64: []}\n"
+                                 "  flag: {bool: [n, g]}\n"
+                                 "  byte: {u8: [b, k]}\n"
+                                 "  k2: {dtype: [b, g, k, d]}\n"
+                                 "  v2: {dtype: [b, g, k, d]}\n"
+                                 "  norm: {f16: [d]}\n"
+                                 "  lists: {i32: [b, h, q, n]}\n"
+                                 "  used: {i32: [b, h, q]}\n"
+                                 "  pw: {f32: [l]}\n"
+                                 "derive:\n"
+                                 "  kc: {pool: k2, size: l, stride: stride, weights: pw}\n"
+                                 "  vc: {pool: v, size: l, stride: 16}\n"
+                                 "  kb: {pool: k, size: 64, stride: block, tail: partial}\n"
+                                 "  picks: {select: cmp, block: block, count: top, force: {first: 1, local: 2}}\n"
+                                 "  own: {select: kb, block: block, count: 16, force: {local: 1}, share: head, causal: true}\n"
+                                 "branches:\n"
+                                 "  cmp: {keys: kc, values: vc, mask: stride * k + l - 1 <= q}\n"
+                                 "  slc: {blocks: picks, values: v2, score: capped, mask: 'k <= q and flag[free, g]'}\n"
+                                 "  blk: {blocks: own}\n"
+                                 "  lst: {blocks: lists, block: block, blocks_per: 128, counts: used}\n"
+                                 "let:\n"
+                                 "  capped: s + bias[b, h, q, k] * (t + byte[b, k // 2])\n"
+                                 "  row: 2 * q\n"
+                                 "output: gate[b, q, h, 0] * cmp + (slc - blk) * norm[d] + lst * (d + row) * w\n";
+
+static const char everything_printed[] = "# compiled for D = 64, Dv = 32, dtype = f16, l = 32, stride = 16, block = 64, top = 16, n = 4\n"
+                                         "attention: everything\n"
+                                         "params:\n"
+                                         "  l: {int: 32}\n"
+                                         "  stride: {int: 16}\n"
+                                         "  block: {int: 64}\n"
+                                         "  top: {int: 16}\n"
+                                         "  n: {int: 4}\n"
+                                         "  w: {float: 0.5}\n"
+                                         "  free: {int: 3}\n"
+                                         "inputs:\n"
+                                         "  gate: {f32: [b, q, h, 3]}\n"
+                                         "  bias: {bf16: [1, h, q, k]}\n"
+                                         "  t: {i64: []}\n"
+                                         "  flag: {bool: [n, g]}\n"
+                                         "  byte: {u8: [b, k]}\n"
+                                         "  k2: {dtype: [b, g, k, d]}\n"
+                                         "  v2: {dtype: [b, g, k, d]}\n"
+                                         "  norm: {f16: [d]}\n"
+                                         "  lists: {i32: [b, h, q, n]}\n"
+                                         "  used: {i32: [b, h, q]}\n"
+                                         "  pw: {f32: [l]}\n"
+                                         "derive:\n"
+                                         "  kc: {pool: k2, size: l, stride: stride, weights: pw, tail: drop}\n"
+                                         "  vc: {pool: v, size: l, stride: 16, op: mean, tail: drop}\n"
+                                         "  kb: {pool: k, size: 64, stride: block, op: mean, tail: partial}\n"
+                                         "  picks: {select: cmp, block: block, count: top, force: {first: 1, local: 2}, share: group, causal: true}\n"
+                                         "  own: {select: kb, block: block, count: 16, force: {first: 0, local: 1}, share: head, causal: true}\n"
+                                         "branches:\n"
+                                         "  cmp:\n"
+                                         "    keys: kc\n"
+                                         "    values: vc\n"
+                                         "    mask: stride * k + l - 1 <= q\n"
+                                         "  slc:\n"
+                                         "    keys: k\n"
+                                         "    values: v2\n"
+                                         "    blocks: picks\n"
+                                         "    score: capped\n"
+                                         "    mask: k <= q and flag[free, g]\n"
+                                         "  blk:\n"
+                                         "    keys: k\n"
+                                         "    values: v\n"
+                                         "    blocks: own\n"
+                                         "  lst:\n"
+                                         "    keys: k\n"
+                                         "    values: v\n"
+                                         "    blocks: lists\n"
+                                         "    block: block\n"
+                                         "    blocks_per: 128\n"
+                                         "    counts: used\n"
+                                         "let:\n"
+                                         "  capped: s + bias[b, h, q, k] * (t + byte[b, k // 2])\n"
+                                         "  row: 2 * q\n"
+                                         "output: gate[b, q, h, 0] * cmp + (slc - blk) * norm[d] + lst * (d + row) * w\n";
+
+static const attngen_dim everything_dims[] = {{"D", 64}, {"Dv", 32}, {"dtype", ATTNGEN_F16}, {"top", 16}};
+
+static void expect_fixed(Fixed x, int n, int param) {
+    assert_int_equal(x.n, n);
+    assert_int_equal(x.param, param);
+}
+
+static void expect_source(SpecRef s, SourceKind kind, int index) {
+    assert_int_equal(s.kind, kind);
+    assert_int_equal(s.index, index);
+}
+
+static void check_derive(const Spec *s) {
+    const Derive *kc = &s->derive[0], *kb = &s->derive[2], *picks = &s->derive[3], *own = &s->derive[4];
+    assert_int_equal(s->nderive, 5);
+    assert_int_equal(kc->kind, DERIVE_POOL);
+    expect_source(kc->source, FROM_INPUT, 5);
+    expect_fixed(kc->size, 32, 1);
+    assert_int_equal(kc->weights, 10);
+    assert_int_equal(s->derive[1].weights, -1);
+    expect_fixed(s->derive[1].stride, 16, 0);
+    assert_true(kb->partial && !kc->partial);
+    assert_int_equal(picks->kind, DERIVE_SELECT);
+    expect_source(picks->source, FROM_BRANCH, 0);
+    expect_source(own->source, FROM_DERIVE, 2);
+    expect_fixed(picks->block, 64, 3);
+    expect_fixed(picks->count, 16, 4);
+    expect_fixed(picks->local, 2, 0);
+    assert_true(picks->causal && !picks->per_head && own->per_head);
+    assert_int_equal(ag_source_cols(s, (SpecRef){FROM_DERIVE, 0}), 64);
+    assert_int_equal(ag_source_cols(s, (SpecRef){FROM_DERIVE, 1}), 32);
+}
+
+static void check_everything(const Spec *s, void *payload) {
+    static const int64_t size[SZ_COUNT] = {2, 8, 4, 300, 1000, 700, 64, 32};
+    (void)payload;
+    static const int bound[] = {1, 2, 3, 4, 5};
+    assert_int_equal(s->ninput, 11);
+    for (int i = 0; i < s->nparam; i++) {
+        bool want = false;
+        for (int j = 0; j < LEN(bound); j++) want |= bound[j] == i;
+        assert_int_equal(s->param[i].bound, want);
+    }
+    assert_true(s->input[5].storage && s->input[5].type == DT_F16 && !s->input[5].values);
+    assert_true(s->input[6].values && s->input[7].values); /* v2 is read as values, norm in the output */
+    assert_int_equal(ag_input_extent(s, 7, 0, size), 32);
+    assert_int_equal(ag_input_extent(s, 5, 3, size), 64);
+    assert_int_equal(ag_input_extent(s, 0, 1, size), 300);
+    assert_int_equal(ag_input_extent(s, 8, 2, size), 3); /* lists: one for 128 queries */
+    assert_int_equal(ag_input_extent(s, 9, 2, size), 3);
+    assert_int_equal(ag_input_extent(s, 8, 3, size), 4);
+    check_derive(s);
+    assert_int_equal(s->nbranch, 4);
+    expect_source(s->branch[0].keys, FROM_DERIVE, 0);
+    expect_source(s->branch[1].keys, FROM_K, 0);
+    expect_source(s->branch[1].values, FROM_INPUT, 6);
+    expect_source(s->branch[1].blocks, FROM_DERIVE, 3);
+    expect_source(s->branch[3].blocks, FROM_INPUT, 8);
+    assert_int_equal(s->branch[3].counts, 9);
+    assert_int_equal(s->branch[0].counts, -1);
+    expect_fixed(s->branch[3].per, 128, 0);
+    expect_fixed(s->branch[3].block, 64, 3);
+    assert_true(s->branch[3].per_head && s->branch[2].per_head && !s->branch[1].per_head);
+    assert_int_equal(ag_branch_keys(s, 0, 1000), 61);
+    assert_int_equal(ag_branch_keys(s, 1, 1000), 1000);
+    assert_null(s->score);
+    assert_null(s->mask);
+    assert_int_equal(s->output->type, T_FLOAT);
+}
+
+static void test_everything(void **state) {
+    (void)state;
+    with_spec(everything, everything_dims, LEN(everything_dims), check_everything, NULL);
+    expect_print(everything, everything_dims, LEN(everything_dims), everything_printed);
+    with_spec(everything_printed, everything_dims, LEN(everything_dims), check_everything, NULL);
+}
+
+static void print_once(const Spec *s, void *payload) { ag_spec_print(payload, s); }
+
+/* The files of tests/data/specs print as what reads back to the same print. */
+static void test_files(void **state) {
+    static const char *const names[] = {"nsa", "nsa_gate_per_token", "moba", "block_sparse"};
+    (void)state;
+    for (int i = 0; i < LEN(names); i++) {
+        char path[128], text[4096];
+        snprintf(path, sizeof path, "tests/data/specs/%s.yaml", names[i]);
+        FILE *f = fopen(path, "rb");
+        assert_non_null(f);
+        text[fread(text, 1, sizeof text - 1, f)] = 0;
+        fclose(f);
+        Buf once = {0}, twice = {0};
+        with_spec(text, NULL, 0, print_once, &once);
+        with_spec(once.s, NULL, 0, print_once, &twice);
+        assert_string_equal(once.s, twice.s);
+        ag_buf_free(&once);
+        ag_buf_free(&twice);
+    }
+}
+
+static void expect_answer(const char *text, const attngen_dim *dims, size_t ndims, const char *answer) {
+    Work w = {dims, ndims, not_reached, NULL};
+    char *got = report_of(ag_str(text), read_spec, &w, NULL);
+    assert_string_equal(got, answer);
+    free(got);
+}
+
+/* What depends on what is bound. */
+static void test_bound_sizes(void **state) {
+    static const attngen_dim dv[] = {{"Dv", 64}}, block[] = {{"block", 100}};
+    (void)state;
+    expect_answer("attention: a\ninputs: {kv: {dtype: [b, g, k, d]}}\nbranches: {x: {keys: kv, values: kv}}\n", dv, 1,
+                  "t.yaml:2:10: error: input 'kv' is read as keys, of D = 128 channels, and as values, of Dv = 64\n"
+                  "    inputs: {kv: {dtype: [b, g, k, d]}}\n"
+                  "             ^~\n");
+    expect_answer("attention: a\nparams: {block: 64}\ninputs: {x: {i32: [b, h, q, 4]}}\nbranches: {y: {blocks: x, block: block}}\n", block, 1,
+                  "t.yaml:4:34: error: branch 'y': block: 100 is no multiple of 16\n"
+                  "    branches: {y: {blocks: x, block: block}}\n"
+                  "                                     ^~~~~\n");
 }
 
 /* ---- limits */
@@ -304,8 +511,9 @@ static void test_shipped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_smallest),    cmocka_unit_test(test_full),  cmocka_unit_test(test_bound),  cmocka_unit_test(test_bound_wrongly),
-        cmocka_unit_test(test_bound_twice), cmocka_unit_test(test_print), cmocka_unit_test(test_limits), cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_smallest),    cmocka_unit_test(test_full),  cmocka_unit_test(test_bound),       cmocka_unit_test(test_bound_wrongly),
+        cmocka_unit_test(test_bound_twice), cmocka_unit_test(test_print), cmocka_unit_test(test_limits),      cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_everything),  cmocka_unit_test(test_files), cmocka_unit_test(test_bound_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

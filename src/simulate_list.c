@@ -1,0 +1,57 @@
+/* simulate_list.c: block lists, of the tile that a block has opened (LISTED) and of single queries (coverage). */
+#include "simulate.h"
+
+/* One list: where it begins, and how many of its entries count. */
+typedef struct List {
+    const HostTensor *t;
+    int64_t at[4], n;
+} List;
+
+static int64_t blocks_of(const Sim *s, const Ins *i) { return (s->call->size[SZ_SK] + i->n - 1) / i->n; }
+
+static List list_at(const Sim *s, const Ins *i, int64_t b, int64_t head, int64_t row) {
+    List l = {ag_sim_tensor(s, i->a), {b, head, row, 0}, s->k->nodes.n[s->k->tensor[i->a].extent[3]].value.u.i};
+    if (i->b < 0) return l;
+    int64_t count = ag_host_get_int(ag_sim_tensor(s, i->b), l.at, 3);
+    l.n = count < 0 ? 0 : count < l.n ? count : l.n;
+    return l;
+}
+
+static int64_t entry_of(List *l, int64_t e) {
+    l->at[3] = e;
+    return ag_host_get_int(l->t, l->at, 4);
+}
+
+void ag_sim_open_list(Sim *s, const Ins *i) {
+    s->list = i;
+    for (int e = 0; e < 3; e++) s->list_at[e] = ag_sim_int(s, i->e[e]);
+    const KernelTensor *t = &s->k->tensor[i->a];
+    for (int e = 0; e < 3; e++)
+        if (s->list_at[e] < 0 || s->list_at[e] >= ag_sim_int(s, t->extent[e]))
+            ag_sim_fail(s, "list %lld of dim %d of %s, which has %lld", (long long)s->list_at[e], e, t->name, (long long)ag_sim_int(s, t->extent[e]));
+}
+
+int64_t ag_sim_listed(Sim *s, int64_t entry) {
+    if (!s->list) ag_sim_fail(s, "reads a block list before one is opened");
+    List l = list_at(s, s->list, s->list_at[0], s->list_at[1], s->list_at[2]);
+    int64_t none = blocks_of(s, s->list), block = entry < l.n ? entry_of(&l, entry) : none;
+    if (block < 0 || block >= none) return none;
+    for (int64_t e = 0; e < entry; e++)
+        if (entry_of(&l, e) == block) return none;
+    return block;
+}
+
+/* What the list says, straight from its definition: which keys are in, in whatever order and however often. */
+bool ag_sim_list_has(const Sim *s, int64_t b, int64_t h, int64_t row, int64_t key) {
+    const Ins *i = s->k->list;
+    if (!i) return true;
+    bool per_head = s->k->pack == 1 && s->k->tensor[i->a].extent[1] == s->k->tensor[TEN_Q].extent[1];
+    int64_t rows = s->call->size[SZ_SQ], lists = 1;
+    const Node *x = &s->k->nodes.n[s->k->tensor[i->a].extent[2]];
+    if (x->op == OP_CEILDIV) lists = s->k->nodes.n[x->arg[1]].value.u.i;
+    int64_t head = per_head ? h : h / (s->call->size[SZ_HQ] / s->call->size[SZ_HKV]);
+    List l = list_at(s, i, b, head, row < rows ? row / lists : 0);
+    for (int64_t e = 0; e < l.n; e++)
+        if (entry_of(&l, e) == key / i->n) return true;
+    return false;
+}
