@@ -65,7 +65,6 @@ const char *ag_emit_rows(const Emit *e, const char *tensor); /* what store leave
 /* ---- emit_each.c: pools and outputs */
 void ag_emit_each(Emit *e, const Ins *i);
 void ag_emit_each_comment(Emit *e); /* what the head of such a kernel says of it */
-void ag_emit_each_comment(Emit *e); /* the head of such a kernel */
 /* ---- emit_select.c */
 void ag_emit_ranking(Emit *e);              /* the constants of a selection */
 void ag_emit_select(Emit *e, const Ins *i); /* TI_LOAD_ROW .. TI_STORE_LIST */

@@ -22,8 +22,7 @@ typedef struct Select {
     Fn local;          /* the kernel's own schedule, and its Math IR */
     Schedule sched;
     Tiler t;
-    Ref score, mask; /* of the Math IR: the probability and its mask, 0 */
-    int keys, lse;   /* values: number of pooled keys, LSE of a row */
+    int keys, lse; /* values: number of pooled keys, LSE of a row */
 } Select;
 
 static int gcd(int a, int b) { return b ? gcd(b, a % b) : a; }
@@ -139,24 +138,23 @@ static Ref load_lse(Nodes *p) {
     return ag_node_intern(p, n);
 }
 
-/* The branch's softmax, lowered, gives its score and mask; what is computed is exp(score - LSE), 0 in a row that sees no key. */
+/* The branch's softmax, lowered, gives its score and mask.  What is computed is exp(score - LSE), 0 in a row that sees no key; and, for what it says of
+ * which keys matter, the sum of that over the keys that are visible. */
 static void lower_branch(Select *s) {
     Math *m = s->local.math = ag_lower(s->fn->d, ag_branch_spec(s->fn->d->arena, s->fn->spec, s->branch));
     Nodes *p = &m->nodes;
-    Ref score = p->n[p->n[m->out[1].value].arg[0]].arg[0], mask = 0; /* LSE = (max over k of score) + ... */
-    if (p->n[score].op == OP_SELECT && ag_node_is_neg_inf(p, p->n[score].arg[2]) && s->fn->spec->branch[s->branch].mask) {
-        mask = p->n[score].arg[0];
-        score = p->n[score].arg[1];
-    }
+    Ref x = p->n[p->n[m->out[1].value].arg[0]].arg[0], zero = ag_node_float(p, 0); /* LSE = (max over k of x) + ... */
+    const Node masked = p->n[x];
+    bool has_mask = s->fn->spec->branch[s->branch].mask != NULL;
     Ref lse = load_lse(p), none = ag_node_op(p, OP_EQ, lse, ag_node_float(p, -INFINITY), 0, (Span){0});
     lse = ag_node_op(p, OP_SELECT, none, ag_node_float(p, INFINITY), lse, (Span){0});
-    m->nout = 0;
-    m->out[m->nout++] = (MathOut){TEN_O, ag_node_op(p, OP_EXP, ag_node_op(p, OP_SUB, score, lse, 0, (Span){0}), 0, 0, p->n[score].span)};
-    if (mask) m->out[m->nout++] = (MathOut){TEN_O, mask};
+    Ref e = ag_node_op(p, OP_EXP, ag_node_op(p, OP_SUB, has_mask ? masked.arg[1] : x, lse, 0, (Span){0}), 0, 0, masked.span);
+    Ref seen = has_mask ? ag_node_op(p, OP_SELECT, masked.arg[0], e, zero, masked.span) : e;
+    m->out[0] = (MathOut){TEN_O, e};
+    m->out[1] = (MathOut){TEN_LSE, ag_node_intern(p, (Node){.op = OP_RSUM, .arg = {seen}, .index = AX_K, .span = masked.span})};
     ag_pass_simplify(&s->local);
     ag_pass_hoist(&s->local);
-    s->score = m->out[0].value;
-    m->range = (KeyRange){.mask = mask ? m->out[1].value : 0};
+    ag_pass_ranges(&s->local);
 }
 
 /* By a pool the scores are the importance: an empty Math IR. */
@@ -287,6 +285,17 @@ static void hold(Select *s, int scores) {
     }
 }
 
+/* Pooled keys that all queries of the tile see. */
+static void find_clear(Select *s) {
+    Tiler *t = &s->t;
+    const KeyRange *r = &t->m->range;
+    t->k->never_clear = r->mask && r->never_plain;
+    if (t->k->never_clear) return;
+    t->k->clear_hi = val(t, s->keys);
+    if (r->plain_lo) t->k->clear_lo = ag_tiler_expr(t, r->plain_lo, LEVEL_ONCE);
+    if (r->plain_hi) t->k->clear_hi = op2(t, OP_MIN, ag_tiler_expr(t, r->plain_hi, LEVEL_ONCE), val(t, s->keys));
+}
+
 /* Scores become probabilities. */
 static void map_scores(Select *s, int scores) {
     Tiler *t = &s->t;
@@ -295,8 +304,9 @@ static void map_scores(Select *s, int scores) {
     hold(s, scores);
     ag_tiler_guard(t);
     k->guard = ag_node_rebuild(&k->nodes, &k->nodes, k->guard, pooled_size, s);
+    find_clear(s);
     t->coarse_tanh = tile_field(k, F_TANH) == 1; /* not in the mask, where it would show and hide other keys */
-    Ref p = ag_tiler_expr(t, s->score, LEVEL_ELEM);
+    Ref p = ag_tiler_expr(t, t->m->out[0].value, LEVEL_ELEM);
     Ins *i = ag_tiler_add(t, t->step, TI_MAP, scores, "---- probabilities: hidden keys get 0");
     i->e[0] = ag_node_op(&k->nodes, OP_SELECT, k->guard, p, ag_node_float(&k->nodes, 0), (Span){0});
     i->span = s->fn->spec->branch[s->branch].span;
@@ -368,7 +378,7 @@ Kernel *ag_build_select(const Fn *fn, int derive) {
         by = spec->branch[by.index].keys;
     }
     assert(s.what->kind == DERIVE_SELECT && by.kind == FROM_DERIVE && spec->group > 0);
-    s.pool = &spec->derive[by.index];
+    s.pool = s.local.pool = &spec->derive[by.index];
     close_schedule(&s);
     Schedule *sched = NEW(fn->d->arena, Schedule);
     *sched = s.sched;
@@ -393,6 +403,7 @@ Kernel *ag_build_select(const Fn *fn, int derive) {
     for (int i = 0; i < s.local.math->nodes.len; i++) s.t.held[i] = -1;
     build(&s, picks);
     k->numerics = ag_fmt(fn->d->arena, "f32acc-ex2-n%d-select", (int)tile_field(k, F_TILE_N));
+    if (s.branch >= 0) ag_pass_split(&s.local);
     ag_pass_pipeline(&s.local);
     ag_pass_place(&s.local);
     return k;

@@ -345,7 +345,7 @@ int main(int argc, char **argv) {
         ag_tile_dump(&out, b.kernel);
         fputs(out.s, stderr);
         out.n = 0;
-        ag_emit(&out, b.kernel->spec, &b.kernel, 1);
+        ag_emit(&out, b.spec, &b.kernel, 1);
         fputs(out.s, stdout);
         return 0;
     }
