@@ -90,6 +90,38 @@ static void set_derive(ProgramMeta *m, TensorMeta *t, const Spec *spec, const De
     set_constant(t, 3, pool ? ag_source_cols(spec, x->source) : x->count.n);
 }
 
+/* Inverted lists of a branch, and what its entries give. */
+static void set_gathered(ProgramMeta *m, const Spec *spec, int branch) {
+    const Branch *b = &spec->branch[branch];
+    if (b->blocks.kind == FROM_NONE || b->per.n != 1) return;
+    int n = b->blocks.kind == FROM_DERIVE ? spec->derive[b->blocks.index].count.n : spec->input[b->blocks.index].dim[3].n.n, block = b->block.n;
+    Formula entries = {{FO_SIZE, SZ_SQ, FO_CONST, n, FO_MUL}}, chunks = {{FO_SIZE, SZ_SQ, FO_CONST, INVERT_QUERIES, FO_CEILDIV}},
+            blocks = {{FO_SIZE, SZ_SK, FO_CONST, block, FO_CEILDIV}}, ends = {{FO_SIZE, SZ_SK, FO_CONST, block, FO_CEILDIV, FO_CONST, 1, FO_ADD}};
+    Size heads = b->per_head ? SZ_HQ : SZ_HKV;
+    TensorMeta *t = &m->tensor[ag_program_chunks(spec, branch)];
+    set_tensor(t, STR("chunks"), DT_I32, 4);
+    set_dims(t, SZ_B, heads, SZ_SQ);
+    t->dim[2] = derived(m, &chunks);
+    t->dim[3] = derived(m, &blocks);
+    t = &m->tensor[ag_program_first(spec, branch)];
+    set_tensor(t, STR("first"), DT_I32, 3);
+    set_dims(t, SZ_B, heads, SZ_SQ);
+    t->dim[2] = derived(m, &ends);
+    t = &m->tensor[ag_program_entry(spec, branch)];
+    set_tensor(t, STR("entry"), DT_I32, 3);
+    set_dims(t, SZ_B, heads, SZ_SQ);
+    t->dim[2] = derived(m, &entries);
+    t = &m->tensor[ag_program_part(spec, branch)];
+    set_tensor(t, STR("parts"), spec->dtype, 4);
+    set_dims(t, SZ_B, SZ_HQ, SZ_SQ);
+    t->dim[2] = derived(m, &entries);
+    t->dim[3] = SZ_DV;
+    t = &m->tensor[ag_program_part_lse(spec, branch)];
+    set_tensor(t, STR("LSEs of parts"), DT_F32, 3);
+    set_dims(t, SZ_B, SZ_HQ, SZ_SQ);
+    t->dim[2] = derived(m, &entries);
+}
+
 static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k) {
     for (int i = 0; i < TEN_COUNT; i++) {
         const KernelTensor *t = &k->tensor[i];
@@ -101,7 +133,8 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k) {
     }
     m->ntensor = TEN_COUNT;
     if (!spec->nbranch) return;
-    m->ntensor = (uint32_t)ag_program_lse(spec, spec->nbranch);
+    m->ntensor = (uint32_t)ag_program_count(spec);
+    for (int i = 0; i < spec->nbranch; i++) set_gathered(m, spec, i);
     for (int i = 0; i < spec->ninput; i++) set_input(m, &m->tensor[ag_program_input(i)], spec, &spec->input[i]);
     for (int i = 0; i < spec->nderive; i++) set_derive(m, &m->tensor[ag_program_derive(spec, i)], spec, &spec->derive[i]);
     for (int i = 0; i < spec->nbranch; i++) {

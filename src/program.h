@@ -18,10 +18,26 @@ static inline int ag_program_derive(const Spec *s, int derive) { return ag_progr
 static inline int ag_program_result(const Spec *s, int branch) { return branch ? ag_program_derive(s, s->nderive) + branch : TEN_O; }
 static inline int ag_program_lse(const Spec *s, int branch) { return ag_program_derive(s, s->nderive) + s->nbranch + branch; }
 
+enum { INVERT_QUERIES = 256 /* of a chunk, see tile_invert.c */ };
+
+/* Of a branch that is visited block by block: its inverted lists, and results and LSEs of their entries. */
+static inline int ag_program_chunks(const Spec *s, int branch) { return ag_program_lse(s, s->nbranch) + branch; }
+static inline int ag_program_first(const Spec *s, int branch) { return ag_program_chunks(s, s->nbranch) + branch; }
+static inline int ag_program_entry(const Spec *s, int branch) { return ag_program_first(s, s->nbranch) + branch; }
+static inline int ag_program_part(const Spec *s, int branch) { return ag_program_entry(s, s->nbranch) + branch; }
+static inline int ag_program_part_lse(const Spec *s, int branch) { return ag_program_part(s, s->nbranch) + branch; }
+static inline int ag_program_count(const Spec *s) { return ag_program_part_lse(s, s->nbranch); }
+
 /* A branch as a plain spec: its score and mask, the name "spec_branch", no branches. */
 Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch);
 
 /* Kernels in their last form, placed.  fn: d, spec (the whole one, with spec->group known), sched (closed) and target are read. */
+/* The same for block by block, which takes lists of single queries and blocks of up to 128 keys. */
+enum { INVERT_COUNT, INVERT_SCAN, INVERT_ENTRIES };
+Kernel *ag_build_invert(const Fn *fn, int branch, int step);
+bool ag_can_gather(const Branch *b);
+Schedule *ag_gather_schedule(const Fn *fn, const Branch *b);
+Kernel *ag_build_merge(const Fn *fn, int branch); /* the results of a branch's entries, put together */
 /* The schedule of a branch over listed blocks: small tiles of mma.sync, whatever the other branches have. */
 Schedule *ag_listed_schedule(const Fn *fn, const Branch *b);
 Kernel *ag_build_pool(const Fn *fn, int derive);

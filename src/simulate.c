@@ -161,6 +161,8 @@ static void execute(Sim *s, Thread *t, const Ins *i) {
     case TI_LET:
     case TI_SET: set_scalar(s, i->dst, ag_sim_scalar(s, i->e[0])); break;
     case TI_LIST: ag_sim_open_list(s, i); break;
+    case TI_ENTRIES: ag_sim_open_entries(s, i); break;
+    case TI_FIND: set_scalar(s, i->dst, (Scalar){T_INT, {.i = ag_sim_find(s, i)}}); break;
     case TI_GET: set_scalar(s, i->dst, (Scalar){T_INT, {.i = ag_sim_get(s, i)}}); break;
     case TI_FETCH: set_scalar(s, i->dst, (Scalar){T_INT, {.i = ag_sim_fetch(s)}}); break;
     case TI_LOOP: enter_loop(s, t, i); break;

@@ -226,6 +226,8 @@ typedef struct Sim {
     Flight *flight;          /* copies by TMA on their way, in order of issue */
     int nflight, capflight;
     int64_t blocks, counter; /* of the launch */
+    int64_t entries_at[2];   /* of TI_ENTRIES: batch, head */
+    uint8_t *gathered[2];    /* O and LSE: rows that are written, of every head */
     const Ins *list;         /* opened by the block, at list_at: batch, head, row */
     int64_t list_at[3];
     struct Each *each;       /* simulate_each.c */
@@ -301,6 +303,14 @@ void ag_sim_op(Sim *s, const Ins *i);
 /* ---- simulate_list.c */
 void ag_sim_open_list(Sim *s, const Ins *i);
 int64_t ag_sim_listed(Sim *s, int64_t entry);                                             /* a block */
+/* ---- simulate_gather.c */
+void ag_sim_open_entries(Sim *s, const Ins *i);
+int64_t ag_sim_first(Sim *s, int64_t block);
+int64_t ag_sim_entry(Sim *s, int64_t i);  /* query * n + slot */
+int64_t ag_sim_query(Sim *s, int64_t i);
+int64_t ag_sim_find(Sim *s, const Ins *i); /* a block */
+void ag_sim_gather_store(Sim *s, int tensor, int64_t b, int64_t head, int64_t row);
+bool ag_sim_slot_counts(Sim *s, int64_t b, int64_t head, int64_t row, int64_t entry); /* of Kernel.list: is it a block, for the first time? */
 bool ag_sim_list_has(const Sim *s, int64_t b, int64_t h, int64_t row, int64_t key); /* may query `row` of head h see the key, by its list? */
 /* ---- simulate_select.c */
 void ag_sim_select(Sim *s, const Ins *i); /* TI_LOAD_ROW .. TI_STORE_LIST */

@@ -42,6 +42,7 @@ static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int
         check_element(c, n);
         return;
     }
+    require(c, (n->op != OP_FIRST && n->op != OP_QUERY) || c->k->entries, "inverted lists are read that the kernel does not have");
     require(c, n->op != OP_LISTED || c->list, "a block list is read before it is opened");
     require(c, n->op != OP_LOAD && n->op != OP_CARRY && n->op != OP_AXISMIN && n->op != OP_AXISMAX && n->op != OP_RSUM && n->op != OP_RMAX,
             "an expression holds a node of the Math IR");
@@ -66,7 +67,7 @@ static void check_expr(const Check *c, Ref r, Reach reach, int rows, int cols, i
     for (Ref i = r; i > 0; i--) {
         if (!live[i]) continue;
         const Node *n = &c->k->nodes.n[i];
-        if (ag_op[n->op].arity == 0 || n->op == OP_LISTED) check_leaf(c, n, reach, rows, cols, dst);
+        if (ag_op[n->op].arity == 0 || n->op == OP_LISTED || n->op == OP_FIRST || n->op == OP_QUERY) check_leaf(c, n, reach, rows, cols, dst);
         for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
         for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
     }
@@ -132,6 +133,14 @@ static void check_sync(const Check *c, const Ins *i) {
     require(c, there, "there is no such barrier");
     require(c, !there || c->k->barrier[i->n].kind <= BARRIER_WARPGROUP, "it is no barrier to wait at together");
     require(c, !c->role->one_thread, "one thread cannot wait for its others");
+}
+
+static void check_entries(const Check *c, const Ins *i) {
+    const KernelTensor *a = i->a >= TEN_COUNT && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL,
+                       *b = i->b >= TEN_COUNT && i->b < c->k->ntensor ? &c->k->tensor[i->b] : NULL;
+    require(c, a && b && a->rank == 3 && b->rank == 3 && a->type == DT_I32 && b->type == DT_I32, "inverted lists are two i32 tensors of rank 3");
+    require(c, c->k->kind == KERNEL_GATHER && c->k->entries == i && i->n > 0, "it is not what the rows of the kernel's queries come from");
+    for (int e = 0; e < 2; e++) check_uniform(c, i->e[e], T_INT);
 }
 
 static void check_list(Check *c, const Ins *i) {
@@ -248,6 +257,17 @@ static void check_pool(const Check *c, const Ins *i) {
     require(c, b && b->used && b->rank == 1 && b->type == DT_F32 && b->extent[0] == i->e[4], "there is not one weight for each row of a block");
 }
 
+static void check_merge(const Check *c, const Ins *i) {
+    for (int e = 0; e < 5; e++) check_uniform(c, i->e[e], T_INT);
+    if (!check_written(c, i)) return;
+    const KernelTensor *t = &c->k->tensor[i->n], *a = i->a >= TEN_COUNT && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL,
+                       *b = i->b >= TEN_COUNT && i->b < c->k->ntensor ? &c->k->tensor[i->b] : NULL;
+    require(c, a && a->used && a->rank == 4 && a->type == t->type && a->extent[3] == t->extent[3], "the parts are no rows like those of the result");
+    require(c, b && b->used && b->rank == 3 && b->type == DT_F32 && a && b->extent[2] == a->extent[2], "there is not one LSE for each part");
+    require(c, is_positive(c, i->e[4]) && c->k->list, "there are no lists whose slots they are");
+    require(c, i->bar < 0 || (i->bar < c->k->ntensor && c->k->tensor[i->bar].type == DT_F32), "the LSE goes to no f32 tensor");
+}
+
 static void check_each(const Check *c, const Ins *i) {
     for (int e = 1; e < 4; e++) check_uniform(c, i->e[e], T_INT);
     require(c, i->e[0] && c->k->nodes.n[i->e[0]].type == T_FLOAT, "the expression is no float");
@@ -356,6 +376,11 @@ static void check_ins(Check *c, const Ins *i) {
                 "it must put a constant into a fragment or row");
         break;
     case TI_LIST: check_list(c, i); break;
+    case TI_ENTRIES: check_entries(c, i); break;
+    case TI_FIND:
+        require(c, is_in(c, i->dst, SPACE_SCALAR) && val(c, i->dst)->varies, "the destination is no scalar that varies");
+        for (int e = 0; e < 2; e++) check_uniform(c, i->e[e], T_INT);
+        break;
     case TI_COPY: check_copy(c, i); break;
     case TI_COMMIT: break;
     case TI_WAIT: require(c, i->n >= 0, "a negative number of groups"); break;
@@ -385,6 +410,7 @@ static void check_ins(Check *c, const Ins *i) {
         break;
     case TI_POOL: check_pool(c, i); break;
     case TI_EACH: check_each(c, i); break;
+    case TI_MERGE: check_merge(c, i); break;
     case TI_STORE:
     case TI_STORE_ROW: check_store(c, i); break;
     case TI_LOAD_ROW:

@@ -78,6 +78,15 @@ static void put_operands(Dump *d, const Ins *i) {
         put_stage(d, i->a, i->e[0]);
         break;
     case TI_FETCH: ag_put(d->out, " %s", name(d, i->dst)); break;
+    case TI_ENTRIES:
+        ag_put(d->out, " %s", k->tensor[i->a].name);
+        put_exprs(d, "[", i->e, 2, "]");
+        ag_put(d->out, ", %s, %d a list", k->tensor[i->b].name, i->n);
+        break;
+    case TI_FIND:
+        ag_put(d->out, " %s = block of entry ", name(d, i->dst));
+        put_expr(d, i->e[0]);
+        break;
     case TI_LIST:
         ag_put(d->out, " %s", k->tensor[i->a].name);
         put_exprs(d, "[", i->e, 3, "]");
@@ -141,6 +150,12 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, "", i->e + 4, 1, " rows, ");
         put_exprs(d, "one every ", i->e + 1, 1, " of ");
         ag_put(d->out, i->b >= 0 ? "%s weighted by %s" : "%s", k->tensor[i->a].name, i->b >= 0 ? k->tensor[i->b].name : "");
+        break;
+    case TI_MERGE:
+        ag_put(d->out, " %s", k->tensor[i->n].name);
+        put_exprs(d, "[", i->e + 2, 2, ", ");
+        put_exprs(d, "rows ", i->e, 1, " ..]");
+        ag_put(d->out, " of %s and %s, slots of %s", k->tensor[i->a].name, k->tensor[i->b].name, k->tensor[k->list->a].name);
         break;
     case TI_EACH:
         ag_put(d->out, " %s", k->tensor[i->n].name);

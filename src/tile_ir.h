@@ -59,6 +59,9 @@ typedef enum TileOp {
     TI_ARRIVE,   /* each warp of the role arrives once on mbarrier n [stage e[0]] */
     TI_LIST, /* opens the block list of the tile, which LISTED reads from then on: tensor a at batch e[0], head e[1], row e[2], of blocks of n keys; tensor b (-1: none)
                     at the same place has the number of entries that count.  An entry that is negative, past the last block or there before does not count */
+    TI_ENTRIES, /* opens the inverted lists of batch e[0], head e[1], which FIRST and QUERY read from then on: tensor a [b, h, blocks + 1] has where the entries
+                    of each block begin in tensor b [b, h, entries]; an entry is query * n + slot */
+    TI_FIND,    /* scalar dst, which varies, = the block that entry e[0] is of, of e[1] blocks */
     TI_PUT,      /* slot dst [stage e[0]] = e[1]; one thread; seen by who waits for an arrival behind it */
     TI_GET,      /* scalar dst = slot a [stage e[0]] */
     TI_FETCH, /* scalar dst, which varies, = the next tile of the launch's counter: blocks, blocks + 1, ...; each block fetches until it gets one past the last */
@@ -80,6 +83,9 @@ typedef enum TileOp {
     TI_TOTAL,  /* row dst = sum over the quad of partial row a */
     TI_POOL, /* tensor n [batch e[2], head e[3]] rows e[0].. (Kernel.queries of them, those that it has): row i = the mean of rows i * e[1] .. i * e[1] + e[4] - 1
                     (constants) of tensor a, of those that it has, summed in fp32 and rounded to the type of n; weighted by the elements of tensor b (-1: all alike) */
+    TI_MERGE, /* tensor n [batch e[2], head e[3]] rows e[0].. (Kernel.queries of them, those that it has): the rows row * e[4] + slot of tensor a, each weighted by
+                 exp(x - LSE) with x its element of tensor b and LSE = log of the sum of their exp(x); of the slots that count in the list of head e[1], of
+                 Kernel.list.  0 if there are none.  Tensor bar (-1: none) [batch, head, row] = LSE, -inf if there are none */
     TI_EACH, /* tensor n [batch e[2], head e[3]] rows e[1].. (as above) = e[0] at each element, rounded to its type.  In e[0]: AXIS q = off + row (a position),
                     AXIS d = channel; LOAD = an element of any tensor, 0 past its ends.  All that an element is computed from is read before it is written */
     TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; with Kernel.pack heads from e[3] on) = fragment a rounded to the tensor's type; through shared b, in parts if that has fewer columns, or directly (b = -1).
@@ -170,7 +176,7 @@ static inline int ag_rank_room(const Rank *r) {
 } /* entries of a list, all lanes having as many */
 
 /* What a kernel is for: the simulator follows keys and query rows through attention alone. */
-typedef enum KernelKind { KERNEL_ATTEND, KERNEL_SELECT, KERNEL_EACH } KernelKind;
+typedef enum KernelKind { KERNEL_ATTEND, KERNEL_GATHER, KERNEL_SELECT, KERNEL_EACH } KernelKind;
 enum { EACH_CHANNELS = 8 }; /* KERNEL_EACH: neighbouring channels of a row that one thread computes */
 
 typedef struct Kernel {
@@ -203,7 +209,10 @@ typedef struct Kernel {
     Ref guard;              /* bool node: the mask with the bound of the key axis; true on plain steps */
     int key_loop;           /* value that counts key tiles (dst of its TI_LOOP) */
     Ref lo, hi;             /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
-    const Ins *list;        /* the TI_LIST whose blocks are visited; NULL: all keys are */
+    const Ins *entries;     /* KERNEL_GATHER: the TI_ENTRIES whose queries are rows.  A row number of queries is one of entries then: row r of a tile that begins at
+                               x stands for the query of entry x + r / pack, and what is stored goes to row number `entry` of the tensor */
+    const Ins *list;        /* the TI_LIST whose blocks are visited, or whose slots TI_MERGE reads; NULL: all keys are */
+    bool unique;            /* no block is twice in a list */
     Ref clear_lo, clear_hi; /* keys between which the spec's mask is true for every query row of the tile; 0: unbounded */
     bool never_clear;       /* there is no such range */
     Ref plain_lo, plain_hi; /* VALs, set by split: key tiles [plain_lo, plain_hi) need no guard; 0: none are told apart */
@@ -227,6 +236,7 @@ void ag_block_append(Block *b, Ins *i);
 void ag_block_insert_before(Block *b, Ins *at, Ins *i); /* at NULL: at the end */
 void ag_block_insert_after(Block *b, Ins *at, Ins *i);  /* at NULL: at the start */
 void ag_block_remove(Block *b, Ins *i);
+void ag_block_move(Block *to, Block *from); /* all of it to the end of `to` */
 Ins *ag_ins_clone(Kernel *k, const Ins *i);                  /* deep */
 void ag_remove_dead_lets(Kernel *k, Block *b);               /* scalars of b that nothing in it reads; Kernel.lo and hi stay */
 Ref ag_kval(Kernel *k, int val);                             /* VAL node of a value */
