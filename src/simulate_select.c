@@ -78,7 +78,7 @@ static float importance(const Sim *s, const float *sums, int cols, int query, in
         if (shared <= 0) continue;
         float sum = 0;
         for (int p = 0; p < parts(s); p++) sum += sums[(query * parts(s) + p) * cols + r->history + c];
-        x += sum * ((float)shared / (float)r->stride);
+        x += sum * (float)(shared / r->grain);
     }
     return x;
 }
