@@ -425,9 +425,13 @@ static void other_rows(Kernel *k) {
     Ins *i = find(body(k), TI_LOAD_ROW);
     i->e[1] = add(k, i->e[1], 1);
 }
+static void later_blocks(Kernel *k) {
+    Ins *i = find(step(k), TI_RANK);
+    i->e[0] = add(k, i->e[0], 4);
+}
 static void step_left_out(Kernel *k) {
     Ins *loop = find(body(k), TI_LOOP);
-    loop->e[0] = add(k, loop->e[0], 1);
+    loop->e[1] = add(k, loop->e[1], -1);
 }
 static void keys_past_the_end(Kernel *k) {
     Ins *copy = find(step(k), TI_COPY);
@@ -444,7 +448,8 @@ static void test_broken(void **state) {
         {"store twice", "is written twice", stored_twice},
         {"head of the list", "store_list picks: list 64 of head 7 of batch 0 is not there", other_head},
         {"rows of lse", "load_row lse: rows 64..70 of lse, which has 70", other_rows},
-        {"first step", "blocks from", step_left_out},
+        {"blocks", "ranks blocks from 4 on, but the sums are of blocks from 0 on", later_blocks},
+        {"last step", "list 64 may have block 12, but steps ended before it", step_left_out},
         {"pooled keys", "rows 48..57 of k, which has 55", keys_past_the_end},
     };
     for (int i = 0; i < LEN(broken); i++) {
