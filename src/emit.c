@@ -186,7 +186,7 @@ static void emit_kernel(Emit *e) {
     ag_emit_line(e, "extern \"C\" __global__ void __launch_bounds__(THREADS, %d) %.*s(const __grid_constant__ Args args) {", k->per_sm,
                  STRF(k->name));
     e->indent = 1;
-    if (k->kind != KERNEL_EACH) ag_emit_line(e, "extern __shared__ __align__(%d) u8 smem[];", k->nrole > 1 ? 1024 : 128);
+    if (k->kind != KERNEL_EACH) ag_emit_line(e, "extern __shared__ __align__(%d) u8 smem[];", e->align);
     shared_names(e);
     if (k->nrole > 1) {
         ag_emit_barriers(e);
@@ -274,8 +274,11 @@ static void emit_part(Emit *e, const Buf *body, int number, int n) {
 void ag_emit(Buf *out, const Spec *spec, Kernel *const *kernel, int n) {
     Buf body[META_KERNELS] = {{0}}, all = {0};
     Emit e[META_KERNELS];
+    int align = 128; /* the same for all kernels of a file; panels want 1024 */
+    for (int i = 0; i < n; i++) align = kernel[i]->nrole > 1 ? 1024 : align;
     for (int i = 0; i < n; i++) {
         e[i] = emit_of(kernel[i], &body[i]);
+        e[i].align = align;
         argument_struct(&e[i]);
         emit_kernel(&e[i]);
         e[i].out = out;

@@ -10,8 +10,8 @@
  *   simulate_relative.c  which running maximum a value is relative to
  *   simulate_list.c      block lists
  *   simulate_any.c       bodies that each warp runs or skips by itself
- *   simulate_select.c    selections of blocks: sums over heads, ranking, lists
  *   simulate_each.c      pools and outputs, element by element
+ *   simulate_select.c    selections of blocks: sums over heads, ranking, lists
  *   simulate_cover.c     which keys each query row has seen, which output rows are written
  *
  * Every error leaves through ag_sim_fail, the one longjmp to ag_simulate; all memory is in the simulation's own arena. */
@@ -226,11 +226,11 @@ typedef struct Sim {
     Flight *flight;          /* copies by TMA on their way, in order of issue */
     int nflight, capflight;
     int64_t blocks, counter; /* of the launch */
-    SimLists *lists;
-    int64_t lists_next; /* block that the next step has to begin with: the sums before it are those of the step before */
     const Ins *list;         /* opened by the block, at list_at: batch, head, row */
     int64_t list_at[3];
     struct Each *each;       /* simulate_each.c */
+    SimLists *lists;
+    int64_t lists_next; /* block that the next step has to begin with: the sums before it are those of the step before */
 } Sim;
 
 /* ---- simulate.c */
@@ -298,14 +298,14 @@ void ag_sim_counter_end(Sim *s); /* of the launch: its counter is 0 again */
 /* ---- simulate_ops.c */
 void ag_sim_op(Sim *s, const Ins *i);
 
-/* ---- simulate_select.c */
-void ag_sim_select(Sim *s, const Ins *i); /* TI_LOAD_ROW .. TI_STORE_LIST */
-void ag_sim_lists_init(Sim *s);
-void ag_sim_lists_end(Sim *s); /* every list is written */
 /* ---- simulate_list.c */
 void ag_sim_open_list(Sim *s, const Ins *i);
 int64_t ag_sim_listed(Sim *s, int64_t entry);                                             /* a block */
 bool ag_sim_list_has(const Sim *s, int64_t b, int64_t h, int64_t row, int64_t key); /* may query `row` of head h see the key, by its list? */
+/* ---- simulate_select.c */
+void ag_sim_select(Sim *s, const Ins *i); /* TI_LOAD_ROW .. TI_STORE_LIST */
+void ag_sim_lists_init(Sim *s);
+void ag_sim_lists_end(Sim *s); /* every list is written */
 
 /* ---- simulate_any.c */
 bool ag_sim_any_begin(Sim *s, const Ins *i); /* false: no warp runs the body */

@@ -28,9 +28,7 @@ void ag_sim_each_init(Sim *s) {
 }
 
 /* Where element `at` lies among all of its tensor. */
-static int64_t place(const int64_t *extent, const int64_t at[4]) {
-    return ((at[0] * extent[1] + at[1]) * extent[2] + at[2]) * extent[3] + at[3];
-}
+static int64_t place(const int64_t *extent, const int64_t at[4]) { return ((at[0] * extent[1] + at[1]) * extent[2] + at[2]) * extent[3] + at[3]; }
 
 /* Element of the tensor that `i` writes; *row counts from its first row. */
 typedef struct Rows {

@@ -222,6 +222,40 @@ static void check_store(const Check *c, const Ins *i) {
     for (int e = 0; e < 4; e++) check_uniform(c, i->e[e], T_INT);
 }
 
+/* Tensor n of TI_POOL and TI_EACH: a thread for every EACH_CHANNELS of the channels of every row. */
+static bool check_written(const Check *c, const Ins *i) {
+    const KernelTensor *t = i->n >= 0 && i->n < c->k->ntensor ? &c->k->tensor[i->n] : NULL;
+    bool ok = t && t->output && t->used && t->rank == 4 && (t->type == DT_F16 || t->type == DT_BF16);
+    require(c, ok, "it must write rows of an output tensor in a storage type");
+    if (!ok) return false;
+    int64_t cols = c->k->nodes.n[t->extent[3]].value.u.i;
+    require(c, cols > 0 && c->k->queries * ((cols + EACH_CHANNELS - 1) / EACH_CHANNELS) <= c->k->threads, "a block has fewer threads than channels");
+    require(c, c->k->kind == KERNEL_EACH && c->k->nrole == 1, "it takes all threads of a kernel for each element");
+    return true;
+}
+
+static bool is_positive(const Check *c, Ref r) { return ag_node_is_const(&c->k->nodes, r) && c->k->nodes.n[r].value.u.i > 0; }
+
+static void check_pool(const Check *c, const Ins *i) {
+    for (int e = 0; e < 5; e++) check_uniform(c, i->e[e], T_INT);
+    if (!check_written(c, i)) return;
+    const KernelTensor *t = &c->k->tensor[i->n], *a = i->a >= 0 && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL;
+    bool ok = a && a->used && a->rank == 4 && a->type <= DT_F32;
+    require(c, ok, "the source is no tensor of rows");
+    for (int x = 0; ok && x < 4; x++) require(c, x == 2 || a->extent[x] == t->extent[x], "the pooled rows are of another shape than the source's");
+    require(c, is_positive(c, i->e[1]) && is_positive(c, i->e[4]), "stride and size are no positive constants");
+    if (i->b < 0) return;
+    const KernelTensor *b = i->b < c->k->ntensor ? &c->k->tensor[i->b] : NULL;
+    require(c, b && b->used && b->rank == 1 && b->type == DT_F32 && b->extent[0] == i->e[4], "there is not one weight for each row of a block");
+}
+
+static void check_each(const Check *c, const Ins *i) {
+    for (int e = 1; e < 4; e++) check_uniform(c, i->e[e], T_INT);
+    require(c, i->e[0] && c->k->nodes.n[i->e[0]].type == T_FLOAT, "the expression is no float");
+    check_expr(c, i->e[0], PER_ROW, 0, 0, -1);
+    check_written(c, i);
+}
+
 /* ---- selections */
 static bool is_table(const Check *c, int v, DType type, int rows, int cols) {
     const Val *t = val(c, v);
@@ -275,40 +309,6 @@ static void check_select(const Check *c, const Ins *i) {
         break;
     }
     for (int e = 0; e < operands; e++) check_uniform(c, i->e[e], T_INT);
-}
-
-/* Tensor n of TI_POOL and TI_EACH: a thread for every EACH_CHANNELS of the channels of every row. */
-static bool check_written(const Check *c, const Ins *i) {
-    const KernelTensor *t = i->n >= 0 && i->n < c->k->ntensor ? &c->k->tensor[i->n] : NULL;
-    bool ok = t && t->output && t->used && t->rank == 4 && (t->type == DT_F16 || t->type == DT_BF16);
-    require(c, ok, "it must write rows of an output tensor in a storage type");
-    if (!ok) return false;
-    int64_t cols = c->k->nodes.n[t->extent[3]].value.u.i;
-    require(c, cols > 0 && c->k->queries * ((cols + EACH_CHANNELS - 1) / EACH_CHANNELS) <= c->k->threads, "a block has fewer threads than channels");
-    require(c, c->k->kind == KERNEL_EACH && c->k->nrole == 1, "it takes all threads of a kernel for each element");
-    return true;
-}
-
-static bool is_positive(const Check *c, Ref r) { return ag_node_is_const(&c->k->nodes, r) && c->k->nodes.n[r].value.u.i > 0; }
-
-static void check_pool(const Check *c, const Ins *i) {
-    for (int e = 0; e < 5; e++) check_uniform(c, i->e[e], T_INT);
-    if (!check_written(c, i)) return;
-    const KernelTensor *t = &c->k->tensor[i->n], *a = i->a >= 0 && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL;
-    bool ok = a && a->used && a->rank == 4 && a->type <= DT_F32;
-    require(c, ok, "the source is no tensor of rows");
-    for (int x = 0; ok && x < 4; x++) require(c, x == 2 || a->extent[x] == t->extent[x], "the pooled rows are of another shape than the source's");
-    require(c, is_positive(c, i->e[1]) && is_positive(c, i->e[4]), "stride and size are no positive constants");
-    if (i->b < 0) return;
-    const KernelTensor *b = i->b < c->k->ntensor ? &c->k->tensor[i->b] : NULL;
-    require(c, b && b->used && b->rank == 1 && b->type == DT_F32 && b->extent[0] == i->e[4], "there is not one weight for each row of a block");
-}
-
-static void check_each(const Check *c, const Ins *i) {
-    for (int e = 1; e < 4; e++) check_uniform(c, i->e[e], T_INT);
-    require(c, i->e[0] && c->k->nodes.n[i->e[0]].type == T_FLOAT, "the expression is no float");
-    check_expr(c, i->e[0], PER_ROW, 0, 0, -1);
-    check_written(c, i);
 }
 
 static void check_block(Check *c, const Block *b);

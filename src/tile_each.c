@@ -4,13 +4,13 @@
  * what lies beside one another for all heads of a row, such as gates [b, q, h, 3], is read at one time. */
 #include "program.h"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, PER_SM = 4, SYMBOL = 63, SUFFIX = 8 };
+enum { WARPS = 8, THREADS = 32 * WARPS, SYMBOL = 63, SUFFIX = 8 };
 
 typedef struct Builder {
     Kernel *k;
     const Spec *spec;
-    int b, h, g, row0;            /* scalars of the block */
-    int input[SPEC_MAX_INPUTS];   /* kernel tensors, -1: not there yet */
+    int b, h, g, row0;          /* scalars of the block */
+    int input[SPEC_MAX_INPUTS]; /* kernel tensors, -1: not there yet */
     int branch[SPEC_MAX_BRANCHES];
     Ref let[SPEC_MAX_LETS]; /* 0: not lowered yet */
 } Builder;
@@ -38,8 +38,9 @@ static const struct {
     int rank;
     Size size[4];
 } first[TEN_COUNT] = {
-    [TEN_Q] = {"q", 4, {SZ_B, SZ_HQ, SZ_SQ, SZ_D}},    [TEN_K] = {"k", 4, {SZ_B, SZ_HKV, SZ_SK, SZ_D}}, [TEN_V] = {"v", 4, {SZ_B, SZ_HKV, SZ_SK, SZ_DV}},
-    [TEN_O] = {"o", 4, {SZ_B, SZ_HQ, SZ_SQ, SZ_DV}}, [TEN_LSE] = {"lse", 3, {SZ_B, SZ_HQ, SZ_SQ}},
+    [TEN_Q] = {"q", 4, {SZ_B, SZ_HQ, SZ_SQ, SZ_D}},   [TEN_K] = {"k", 4, {SZ_B, SZ_HKV, SZ_SK, SZ_D}},
+    [TEN_V] = {"v", 4, {SZ_B, SZ_HKV, SZ_SK, SZ_DV}}, [TEN_O] = {"o", 4, {SZ_B, SZ_HQ, SZ_SQ, SZ_DV}},
+    [TEN_LSE] = {"lse", 3, {SZ_B, SZ_HQ, SZ_SQ}},
 };
 
 static Ref extent_of(Builder *x, Size s) {
@@ -80,7 +81,8 @@ static int input(Builder *x, int index, Span at) {
                       .named = true,
                       .program = ag_program_input(index)};
     if (in->rank > LEN(t.extent)) {
-        ag_unsupported(x->k->d, at, "'%s' has %d dims; kernels of this version of attngen read tensors of at most %d", t.name, in->rank, LEN(t.extent));
+        ag_unsupported(x->k->d, at, "'%s' has %d dims; kernels of this version of attngen read tensors of at most %d", t.name, in->rank,
+                       LEN(t.extent));
         return -1;
     }
     if (x->input[index] >= 0) return x->input[index];
@@ -110,7 +112,7 @@ static Builder begin(const Fn *fn, const char *suffix) {
     x.k->nrole = 1;
     x.k->role[0] = (Role){.name = "all", .warps = WARPS};
     x.k->threads = THREADS;
-    x.k->per_sm = PER_SM;
+    x.k->per_sm = 4;
     x.k->numerics = STR("f32acc");
     for (int i = 0; i < SPEC_MAX_INPUTS; i++) x.input[i] = -1;
     for (int i = 0; i < SPEC_MAX_BRANCHES; i++) x.branch[i] = -1;
@@ -141,6 +143,16 @@ static Ins *add(Builder *x, TileOp o, int out, Span at) {
     i->e[3] = val(x, x->h);
     ag_block_append(&x->k->role[0].body, i);
     return i;
+}
+
+/* Blocks that an SM is to hold at once, by the registers that take what a thread reads at its channels: enough in flight for the memory, and no spills. */
+static int blocks_per_sm(const Kernel *k) {
+    int words = 0;
+    for (Ref r = 1; r < k->nodes.len; r++) {
+        const Node *n = &k->nodes.n[r];
+        if (n->op == OP_LOAD && n->axes >> AX_D & 1) words += k->tensor[n->index].type <= DT_BF16 ? EACH_CHANNELS / 2 : EACH_CHANNELS;
+    }
+    return words <= 24 ? 4 : words <= 64 ? 2 : 1;
 }
 
 static Kernel *finish(Builder *x) {
@@ -256,5 +268,6 @@ Kernel *ag_build_combine(const Fn *fn) {
     Ins *i = add(&x, TI_EACH, TEN_O, output ? output->span : (Span){0});
     i->e[0] = value;
     i->e[1] = val(&x, x.row0);
+    x.k->per_sm = blocks_per_sm(x.k);
     return finish(&x);
 }

@@ -194,8 +194,8 @@ typedef struct Kernel {
     int nbarrier;
     int threads, per_sm;
     int pack;               /* query heads per query in a tile: its row r is query first + r / pack, head first + r % pack; 1: one head's queries */
-    Rank rank;              /* KERNEL_SELECT */
     int queries;            /* in a tile; queries * pack rows are in use, those behind are not; KERNEL_EACH: rows that a block writes */
+    Rank rank;              /* KERNEL_SELECT */
     bool persistent;        /* no more blocks than fit at once: each goes on to further tiles */
     bool counter;           /* the launch has a counter of tiles, which TI_FETCH moves; 0 before and after */
     bool bounded;           /* debug-hang: waits on mbarriers end after 2 s, with a message and a failed launch; the emitter alone heeds it */
