@@ -146,7 +146,8 @@ static void check_entries(const Check *c, const Ins *i) {
 static void check_list(Check *c, const Ins *i) {
     bool there = i->a >= TEN_COUNT && i->a < c->k->ntensor && c->k->tensor[i->a].rank == 4 && c->k->tensor[i->a].type == DT_I32;
     require(c, there && ag_node_is_const(&c->k->nodes, c->k->tensor[i->a].extent[3]), "the list is no i32 tensor with a constant number of entries");
-    require(c, i->b < 0 || (i->b < c->k->ntensor && c->k->tensor[i->b].rank == 3 && c->k->tensor[i->b].type == DT_I32), "the counts are no i32 tensor of rank 3");
+    require(c, i->b < 0 || (i->b < c->k->ntensor && c->k->tensor[i->b].rank == 3 && c->k->tensor[i->b].type == DT_I32),
+            "the counts are no i32 tensor of rank 3");
     require(c, i->n > 0 && i->n % c->k->sched->f[F_TILE_N].v == 0, "a block is not made up of key tiles");
     require(c, !c->role->one_thread && c->k->nrole == 1, "a list belongs to a kernel of one role");
     for (int e = 0; e < 3; e++) check_uniform(c, i->e[e], T_INT);
@@ -287,6 +288,8 @@ static void check_rank_fields(const Check *c) {
     const Rank *r = &c->k->rank;
     require(c, c->k->kind == KERNEL_SELECT, "the kernel selects nothing");
     bool sizes = r->size > 0 && r->stride > 0 && r->block > 0 && r->blocks > 0 && r->count > 0;
+    require(c, sizes && r->grain > 0 && r->size % r->grain == 0 && r->stride % r->grain == 0 && r->block % r->grain == 0,
+            "weights are no whole numbers");
     require(c, sizes && r->history == (r->size - 1) / r->stride, "the history is not what earlier pooled keys overlap");
     require(c, is_pow2(r->unit) && r->unit <= 32 && c->k->pack % r->unit == 0, "the heads of a query are no whole number of units");
     require(c, is_pow2(r->lanes) && r->lanes <= 32 && r->lanes * c->k->queries <= c->k->threads, "there are too few lanes for the queries");

@@ -159,10 +159,11 @@ typedef struct KernelTensor {
 } KernelTensor;
 
 /* What a KERNEL_SELECT ranks blocks of keys by: pooled key i stands for keys i * stride .. i * stride + size - 1; importance of block j is the sum over i of
- * (column sum i) * (keys that i and j share) / stride.  A list is a table of 8-byte keys, the highest first: the importance as an integer of the same order,
+ * (column sum i) * (keys that i and j share) / grain: what the reference has but for a constant factor, so that weights are whole numbers.  A list is a table of 8-byte keys, the highest first: the importance as an integer of the same order,
  * in the high half; ~block in the low half, so that of equals the lower block is higher; 0: none. */
 typedef struct Rank {
     int size, stride, block; /* keys */
+    int grain;               /* gcd of the three */
     int blocks;              /* completed by a step, whose pooled keys are blocks * block / stride */
     int history;             /* pooled keys of earlier steps that overlap those blocks: (size - 1) / stride */
     int unit;                /* rows of the tile that one row of the table of sums is for: a power of 2 that divides pack */
