@@ -495,6 +495,9 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_SUM_HEADS:
     case TI_RANK:
     case TI_STORE_LIST: ag_emit_select(e, i); break;
+    case TI_COUNT_LISTS:
+    case TI_SCAN_LISTS:
+    case TI_INVERT_LISTS: ag_emit_invert(e, i); break;
     }
 }
 

@@ -364,6 +364,9 @@ static void compute(Sim *s, const Ins *i) {
     case TI_EACH: ag_sim_each(s, i); break;
     case TI_STORE:
     case TI_STORE_ROW: store(s, i); break;
+    case TI_COUNT_LISTS:
+    case TI_SCAN_LISTS:
+    case TI_INVERT_LISTS: ag_sim_invert(s, i); break;
     default: break; /* control flow: simulate.c */
     }
 }

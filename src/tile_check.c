@@ -331,6 +331,52 @@ static void check_select(const Check *c, const Ins *i) {
     for (int e = 0; e < operands; e++) check_uniform(c, i->e[e], T_INT);
 }
 
+/* ---- inversions */
+
+/* Is tensor v an i32 one of that rank, which the kernel has (and writes)? */
+static bool is_ints(const Check *c, int v, int rank, bool output) {
+    const KernelTensor *t = v >= TEN_COUNT && v < c->k->ntensor ? &c->k->tensor[v] : NULL;
+    return t && t->used && t->type == DT_I32 && t->rank == rank && (t->output || !output);
+}
+/* Is r the number of blocks and one more? */
+static bool is_columns(const Check *c, const Ins *i, Ref r) {
+    const Node *n = &c->k->nodes.n[r];
+    return n->op == OP_ADD && n->arg[0] == i->e[3] && ag_node_is_int(&c->k->nodes, n->arg[1], 1);
+}
+static void check_lists(const Check *c, const Ins *i) {
+    const Inversion *v = &c->k->invert;
+    bool lists = is_ints(c, v->lists, 4, false);
+    require(c, lists && ag_node_is_int(&c->k->nodes, c->k->tensor[v->lists].extent[3], v->slots), "the lists are no i32 tensor of that many slots");
+    require(c, v->counts < 0 || is_ints(c, v->counts, 3, false), "the counts are no i32 tensor of rank 3");
+    require(c, v->chunk == c->k->threads && c->k->threads == 256, "there is not one thread for each query of a chunk, 8 warps of them");
+    require(c, v->window % (4 * c->k->threads) == 0 && is_table(c, i->dst, DT_I32, c->k->threads / 32, v->window),
+            "there is no table of a bit per query and block of a window");
+}
+static void check_invert(const Check *c, const Ins *i) {
+    const Inversion *v = &c->k->invert;
+    require(c, c->k->kind == KERNEL_INVERT && c->k->nrole == 1, "it takes all threads of a kernel that inverts lists");
+    for (int e = 0; e < 4; e++) check_uniform(c, i->e[e], T_INT);
+    bool chunks = is_ints(c, v->chunks, 4, i->op != TI_INVERT_LISTS) && is_columns(c, i, c->k->tensor[v->chunks].extent[3]);
+    require(c, chunks, "the sums of chunks are no i32 tensor of a column per block and one more");
+    if (i->op != TI_SCAN_LISTS) check_lists(c, i);
+    if (i->op != TI_COUNT_LISTS)
+        require(c, is_ints(c, v->first, 3, i->op == TI_SCAN_LISTS) && is_columns(c, i, c->k->tensor[v->first].extent[2]),
+                "where blocks begin is no i32 tensor of an element per block and one more");
+    switch (i->op) {
+    case TI_COUNT_LISTS:
+        require(c, i->n == v->chunks && is_table(c, i->a, DT_I32, 1, c->k->threads / 32), "there is no table of a sum per warp");
+        break;
+    case TI_SCAN_LISTS:
+        require(c, i->n == v->first && v->columns == 32 && is_table(c, i->dst, DT_I32, c->k->threads / 32, v->columns), "there is no table of a sum per warp and column");
+        break;
+    default:
+        require(c, i->n == v->entry && is_ints(c, v->entry, 3, true), "the entries are no i32 output tensor of rank 3");
+        require(c, is_table(c, i->a, DT_I32, 1, v->window), "there is no table of where blocks begin");
+        require(c, is_table(c, i->b, DT_U8, c->k->threads / 32, v->window), "there is no table of queries of lower warps");
+        break;
+    }
+}
+
 static void check_block(Check *c, const Block *b);
 
 /* A body that may not run: what it writes counts inside only. */
@@ -421,6 +467,9 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_SUM_HEADS:
     case TI_RANK:
     case TI_STORE_LIST: check_select(c, i); break;
+    case TI_COUNT_LISTS:
+    case TI_SCAN_LISTS:
+    case TI_INVERT_LISTS: check_invert(c, i); break;
     }
     if (i->dst >= 0) c->written[i->dst] = true;
 }
@@ -478,9 +527,8 @@ static void check_barriers(const Check *c) {
 void ag_tile_check(const Kernel *k, unsigned facts) {
     Check c = {.k = k, .facts = facts};
     int warps = check_roles(&c);
-    bool tiles = k->kind != KERNEL_EACH;
-    require(&c, k->pack >= 1 && k->queries >= 1 && (!tiles || k->queries * k->pack <= k->sched->f[F_TILE_M].v),
-            "the queries of a tile have more rows than it");
+    bool tiles = k->kind != KERNEL_EACH && k->kind != KERNEL_INVERT;
+    require(&c, k->pack >= 1 && k->queries >= 1 && (!tiles || k->queries * k->pack <= k->sched->f[F_TILE_M].v), "the queries of a tile have more rows than it");
     for (int i = 0; i < k->nval; i++) {
         const Val *v = &k->val[i];
         bool tile = v->space == SPACE_FRAG || v->space == SPACE_ROW;

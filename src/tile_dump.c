@@ -195,6 +195,14 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, " below ", i->e + 1, 1, "");
         ag_put(d->out, " <- %s", name(d, i->a));
         break;
+    case TI_COUNT_LISTS:
+    case TI_SCAN_LISTS:
+    case TI_INVERT_LISTS:
+        ag_put(d->out, " %s", k->tensor[i->n].name);
+        put_exprs(d, "[", i->e, 2, i->op == TI_SCAN_LISTS ? ", columns " : ", chunk ");
+        put_exprs(d, "", i->e + 2, 1, i->op == TI_SCAN_LISTS ? " ..]" : "]");
+        put_exprs(d, ", ", i->e + 3, 1, " blocks");
+        break;
     case TI_ELSE:
     case TI_RESET:
     case TI_STORE_WAIT:
@@ -286,6 +294,11 @@ static void dump_rank(Buf *out, const Rank *r) {
     ag_put(out, "first %d, local %d%s\n", r->first, r->local, r->causal ? ", causal" : "");
 }
 
+static void dump_invert(Buf *out, const Kernel *k) {
+    const Inversion *v = &k->invert;
+    ag_put(out, "invert  lists of %d, chunks of %d, windows of %d blocks, %d columns at a time\n", v->slots, v->chunk, v->window, v->columns);
+}
+
 void ag_tile_dump(Buf *out, const Kernel *k) {
     Dump d = {.k = k, .out = out};
     ag_put(out, "kernel %s  %s  threads %d  blocks per SM %d  numerics %s\n", k->name.s, k->target->name, k->threads, k->per_sm, k->numerics.s);
@@ -296,7 +309,8 @@ void ag_tile_dump(Buf *out, const Kernel *k) {
     if (k->kind == KERNEL_SELECT) dump_rank(out, &k->rank);
     if (k->guard) put_exprs(&d, "guard   ", &k->guard, 1, "\n");
     dump_values(&d);
-    if (k->kind == KERNEL_EACH) dump_tensors(&d);
+    if (k->kind == KERNEL_INVERT) dump_invert(out, k);
+    if (k->kind == KERNEL_EACH || k->kind == KERNEL_INVERT) dump_tensors(&d);
     for (int i = 0; i < k->nbarrier; i++) dump_barrier(out, &k->barrier[i]);
     for (int r = 0; r < k->nrole; r++) dump_role(&d, &k->role[r]);
 }

@@ -101,7 +101,16 @@ typedef enum TileOp {
                      not past the query, from the sums in table a over the query's units, column rank.history + c being that of pooled key
                      e[0] * rank.block / rank.stride + c; each into the query's list in table dst if it is among its first rank.count.
                      Then a's last rank.history columns become its first.  Each query's rows of both tables have one owner, some lanes of a warp */
-    TI_STORE_LIST /* tensor n (i32) [batch e[2], head e[3]] rows e[0].. (those < e[1]) = the blocks in the lists of table a, ascending, then -1 */
+    TI_STORE_LIST, /* tensor n (i32) [batch e[2], head e[3]] rows e[0].. (those < e[1]) = the blocks in the lists of table a, ascending, then -1 */
+    /* ---- inversions of block lists, at batch e[0], head e[1], of e[3] blocks; Kernel.invert has the tensors, dst, a and b are tables to work in.  An entry of a list
+     * counts if its block is in 0 .. e[3] - 1, its slot below the count of the list, and no earlier slot of the list has the same block.  Chunk c: lists (of
+     * queries) c * invert.chunk .. + invert.chunk - 1, of those that there are */
+    TI_COUNT_LISTS,  /* chunks[.., c = e[2], j] = entries that count of chunk c and have a block below j, for each j = 0 .. e[3] */
+    TI_SCAN_LISTS,   /* columns j = e[2] .. e[2] + invert.columns - 1, of those up to e[3]: first[.., j] = the sum of chunks[.., c, j] over all c; then chunks[.., c, j] =
+                        the sum of those of earlier chunks */
+    TI_INVERT_LISTS /* entry[.., p] = query * slots + slot for each entry of chunk c = e[2] that counts; p = first[.., j] + chunks[.., c, j + 1] - chunks[.., c, j]
+                       (all entries of lower blocks, those of the same block in earlier chunks) + how many queries of the chunk before it list its block j too.
+                       Ids are int32: lists * slots < 2^31 */
 } TileOp;
 extern const char *const ag_tile_op_name[];
 
@@ -176,8 +185,18 @@ static inline int ag_rank_room(const Rank *r) {
     return (r->count + r->lanes - 1) / r->lanes * r->lanes;
 } /* entries of a list, all lanes having as many */
 
+/* Block lists and what their inversion consists of, in kernel tensors; -1: this kernel has it not.  All i32. */
+typedef struct Inversion {
+    int lists, counts; /* [B, heads, lists, slots]; how many slots count: [B, heads, lists] */
+    int chunks;        /* [B, heads, chunks, blocks + 1]; read and written by TI_SCAN_LISTS */
+    int first;         /* [B, heads, blocks + 1]: where the entries of each block begin in `entry`; the last: how many there are */
+    int entry;         /* [B, heads, lists * slots]: ids of entries by block, ascending; undefined behind the last */
+    int slots;         /* of a list */
+    int chunk, window, columns; /* queries of a chunk; blocks that a block of threads works on at a time; columns that one scans */
+} Inversion;
+
 /* What a kernel is for: the simulator follows keys and query rows through attention alone. */
-typedef enum KernelKind { KERNEL_ATTEND, KERNEL_GATHER, KERNEL_SELECT, KERNEL_EACH } KernelKind;
+typedef enum KernelKind { KERNEL_ATTEND, KERNEL_GATHER, KERNEL_SELECT, KERNEL_EACH, KERNEL_INVERT } KernelKind;
 enum { EACH_CHANNELS = 8 }; /* KERNEL_EACH: neighbouring channels of a row that one thread computes */
 
 typedef struct Kernel {
@@ -202,6 +221,7 @@ typedef struct Kernel {
     int pack;               /* query heads per query in a tile: its row r is query first + r / pack, head first + r % pack; 1: one head's queries */
     int queries;            /* in a tile; queries * pack rows are in use, those behind are not; KERNEL_EACH: rows that a block writes */
     Rank rank;              /* KERNEL_SELECT */
+    Inversion invert;       /* KERNEL_INVERT */
     bool persistent;        /* no more blocks than fit at once: each goes on to further tiles */
     bool counter;           /* the launch has a counter of tiles, which TI_FETCH moves; 0 before and after */
     bool bounded;           /* debug-hang: waits on mbarriers end after 2 s, with a message and a failed launch; the emitter alone heeds it */
