@@ -54,13 +54,8 @@ static int list_tensor(Builder *x, SpecRef from) {
 }
 
 static int buffer(Builder *x, const char *name, int rank, Ref d2, Ref d3, int program, bool output) {
-    KernelTensor t = {.name = name,
-                      .type = DT_I32,
-                      .rank = rank,
-                      .extent = {size(x, SZ_B), x->heads, d2, d3},
-                      .output = output,
-                      .used = true,
-                      .program = program};
+    KernelTensor t = {
+        .name = name, .type = DT_I32, .rank = rank, .extent = {size(x, SZ_B), x->heads, d2, d3}, .output = output, .used = true, .program = program};
     return ag_kernel_tensor(x->k, t);
 }
 

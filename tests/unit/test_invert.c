@@ -341,7 +341,9 @@ static void test_buffers(void **state) {
     const struct {
         int tensor, rank;
         int64_t dim[4];
-    } want[] = {{ag_program_chunks(b.spec, 1), 4, {2, 2, 3, 80}}, {ag_program_first(b.spec, 1), 3, {2, 2, 80}}, {ag_program_entry(b.spec, 1), 3, {2, 2, 11200}}};
+    } want[] = {{ag_program_chunks(b.spec, 1), 4, {2, 2, 3, 80}},
+                {ag_program_first(b.spec, 1), 3, {2, 2, 80}},
+                {ag_program_entry(b.spec, 1), 3, {2, 2, 11200}}};
     for (int i = 0; i < LEN(want); i++) {
         const TensorMeta *t = &m.tensor[want[i].tensor];
         assert_true(t->buffer && t->elem_bytes == 4);
@@ -371,7 +373,8 @@ static void test_text(void **state) {
     ag_emit(&out, b.spec, b.kernel, STEPS);
     ag_emit(&again, b.spec, b.kernel, STEPS);
     assert_string_equal(out.s, again.s);
-    assert_non_null(strstr(out.s, "count_lists<5, 1024>(masks, sums, lists, ceil_div(args.Sk, 64), args.chunks + b * args.chunks_b + g * args.chunks_h"));
+    assert_non_null(
+        strstr(out.s, "count_lists<5, 1024>(masks, sums, lists, ceil_div(args.Sk, 64), args.chunks + b * args.chunks_b + g * args.chunks_h"));
     assert_non_null(strstr(out.s, "lists.count = args.u_counts + b * args.s0_counts"));
     out.n = 0;
     ag_tile_dump(&out, b.kernel[INVERT_ENTRIES]);
@@ -395,9 +398,9 @@ int main(int argc, char **argv) {
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),  cmocka_unit_test(test_slots),      cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_select), cmocka_unit_test(test_broken),     cmocka_unit_test(test_wrong_sums),
-        cmocka_unit_test(test_check),  cmocka_unit_test(test_buffers),    cmocka_unit_test(test_text),
+        cmocka_unit_test(test_sizes),  cmocka_unit_test(test_slots),   cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_select), cmocka_unit_test(test_broken),  cmocka_unit_test(test_wrong_sums),
+        cmocka_unit_test(test_check),  cmocka_unit_test(test_buffers), cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
