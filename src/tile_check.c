@@ -344,7 +344,8 @@ static void check_invert(const Check *c, const Ins *i) {
         require(c, i->n == v->chunks && is_table(c, i->a, DT_I32, 1, c->k->threads / 32), "there is no table of a sum per warp");
         break;
     case TI_SCAN_LISTS:
-        require(c, i->n == v->first && v->columns == 32 && is_table(c, i->dst, DT_I32, c->k->threads / 32, v->columns), "there is no table of a sum per warp and column");
+        require(c, i->n == v->first && v->columns == 32 && is_table(c, i->dst, DT_I32, c->k->threads / 32, v->columns),
+                "there is no table of a sum per warp and column");
         break;
     default:
         require(c, i->n == v->entry && is_ints(c, v->entry, 3, true), "the entries are no i32 output tensor of rank 3");

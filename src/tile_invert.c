@@ -1,7 +1,8 @@
 /* tile_invert.c: block lists of queries turned around: the queries of each block, in ascending order.
  *
  *   count    a block of threads for each chunk of queries: how many entries it has of lower blocks than each
- *   scan     a block of threads for some columns: the sum over all chunks says where a block's entries begin, that over earlier chunks where a chunk's part does
+ *   scan     a block of threads for some columns: the sum over all chunks says where a block's entries begin, that over earlier chunks where those of a
+ *            chunk do
  *   invert   a block of threads for each chunk: its entries to their places
  *
  * Every place follows from sums of integers, so that the result is the same to the bit in each run. */
