@@ -50,7 +50,7 @@ typedef struct TensorMeta {
     char name[META_NAME];
     uint8_t rank, elem_bytes, optional, output;
     uint8_t buffer, pad[3];
-    uint8_t dim[4];      /* extent of each dim: SZ_*, from META_SIZES on a derived size; META_CONSTANT: extent below */
+    uint8_t dim[4]; /* extent of each dim: SZ_*, from META_SIZES on a derived size; META_CONSTANT: extent below */
     int32_t constant[4];
 } TensorMeta;
 typedef struct ScalarMeta {
@@ -75,7 +75,7 @@ typedef struct KernelMeta {
     uint8_t keys;         /* the size that SZ_SK is for this kernel: SZ_SK, or a derived one */
     uint8_t counter, pad2[2];
     uint8_t tensor[META_KERNEL_TENSORS]; /* the program's tensor for each of its own, which bits of SLOT_VEC count; META_NO_TENSOR: null */
-    Formula blocks;       /* 1-D grid; of a persistent kernel: tiles */
+    Formula blocks;                      /* 1-D grid; of a persistent kernel: tiles */
     Slot slot[META_SLOTS];
 } KernelMeta;
 /* A program: list of kernels run in order on one stream. */
@@ -206,6 +206,9 @@ attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *sizes, Err *e
 attngen_status ag_args_bind(BoundArgs *out, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e);
 /* The exact bytes of workspace that these sizes need: counters, then buffers. */
 int64_t ag_workspace_bytes(const ProgramMeta *m, const int64_t *sizes);
+int64_t ag_workspace_counters(const ProgramMeta *m); /* the bytes of them, which every launch leaves 0 */
+/* Where in the workspace buffer `tensor` begins. */
+int64_t ag_workspace_place(const ProgramMeta *m, const int64_t *sizes, int tensor);
 /* Puts the buffers into the workspace. */
 void ag_args_place(BoundArgs *b, void *workspace);
 /* Sizes as kernel k has them. */

@@ -236,7 +236,7 @@ static void set_sizes(int64_t *out, const ProgramMeta *m, const int64_t *sizes) 
 }
 
 /* One kernel's counter takes 4 bytes, so that a program of one kernel needs no more. */
-static int64_t counters(const ProgramMeta *m) {
+int64_t ag_workspace_counters(const ProgramMeta *m) {
     int64_t n = 0;
     for (uint32_t i = 0; i < m->nkernel; i++) n += m->kernel[i].counter;
     return n * COUNTER_BYTES;
@@ -254,7 +254,7 @@ static int64_t end_of(const BoundArgs *b, const TensorMeta *t, int64_t at) {
 
 /* data of each buffer: its place, in bytes.  Returns the bytes of all. */
 static int64_t lay_out_buffers(BoundArgs *b) {
-    int64_t top = counters(b->meta);
+    int64_t top = ag_workspace_counters(b->meta);
     for (uint32_t i = 0; i < b->meta->ntensor; i++) {
         const TensorMeta *t = &b->meta->tensor[i];
         if (!t->buffer) continue;
@@ -274,6 +274,13 @@ int64_t ag_workspace_bytes(const ProgramMeta *m, const int64_t *sizes) {
     BoundArgs b = {.meta = m};
     set_sizes(b.size, m, sizes);
     return lay_out_buffers(&b);
+}
+
+int64_t ag_workspace_place(const ProgramMeta *m, const int64_t *sizes, int tensor) {
+    BoundArgs b = {.meta = m};
+    set_sizes(b.size, m, sizes);
+    lay_out_buffers(&b);
+    return (int64_t)(uintptr_t)b.data[tensor];
 }
 
 void ag_args_place(BoundArgs *b, void *workspace) {
