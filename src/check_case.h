@@ -65,6 +65,9 @@ typedef struct CaseData {
 void ag_check_place(CaseTensor *t, DType type, TensorLayout layout, int index);
 /* The same for an input of the spec, of up to 4 dims. */
 void ag_check_place_input(CaseTensor *t, DType type, TensorLayout layout, int rank);
+/* Makes one of sizes `size`: seeded numbers in the layout.  hostile: lists have blocks that do not exist, in any order; else they are ascending, of different
+ * blocks up to the query's own.  t->flat is malloc'ed.  false: out of memory. */
+bool ag_check_input(CaseTensor *t, const Spec *spec, int input, const int64_t size[SZ_COUNT], TensorLayout layout, uint64_t seed, bool hostile);
 DType ag_input_type(const Spec *spec, int input); /* of its elements */
 /* Sizes, tensors and scalars of a case; inputs are seeded random numbers rounded to the spec's type.  false: out of memory. */
 bool ag_check_data(CaseData *out, const Case *c, const Spec *spec, uint64_t seed);

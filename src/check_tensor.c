@@ -127,32 +127,49 @@ static int64_t list_entry(Random *r, int64_t blocks) {
     return blocks > 0 ? below(r, blocks) : 0;
 }
 
-static double element(const Spec *spec, const HostCall *call, const Use *u, DType type, Random *r) {
-    if (u->list) return (double)list_entry(r, ag_block_count(&u->list->block, call->size[SZ_SK]));
-    if (u->counts) {
-        int64_t n = ag_input_extent(spec, u->counts->blocks.index, 3, call->size);
-        return (double)(below(r, 8) == 0 ? -below(r, 3) : below(r, n + 2));
-    }
+/* Entry i of a list of n: one block out of each of n equal parts of those up to the query's own. */
+static int64_t sane_entry(Random *r, const Branch *list, const int64_t *size, int64_t row, int64_t i, int64_t n) {
+    int64_t own = ((row + 1) * list->per.n - 1 + size[SZ_OFF]) / list->block.n + 1, blocks = ag_block_count(&list->block, size[SZ_SK]);
+    if (own < blocks) blocks = own > 1 ? own : 1;
+    if (n >= blocks) return i < blocks ? i : -1;
+    int64_t from = i * blocks / n, to = (i + 1) * blocks / n;
+    return from + below(r, to - from);
+}
+
+static double number(DType type, Random *r) {
     switch (type) {
     case DT_BOOL: return (double)below(r, 2);
     case DT_U8: return (double)below(r, 8);
     case DT_I32: return (double)(below(r, 12) - 3);
     case DT_I64: return (double)(below(r, 12) - 3 + (below(r, 4) == 0 ? (int64_t)1 << 33 : 0)); /* the low 32 bits count */
-    default: return u->weights ? 0.25 + fabs(normal(r)) : normal(r);
+    default: return normal(r);
+    }
+}
+
+static void fill_input(CaseTensor *t, const Spec *spec, const Use *u, const int64_t *size, Random *r, bool hostile) {
+    int64_t blocks = u->list ? ag_block_count(&u->list->block, size[SZ_SK]) : 0, entries = t->dim[3];
+    if (u->counts) entries = ag_input_extent(spec, u->counts->blocks.index, 3, size);
+    EACH_ELEMENT(t) {
+        double x;
+        if (u->list)
+            x = (double)(hostile ? list_entry(r, blocks) : sane_entry(r, u->list, size, i2, i3, entries));
+        else if (u->counts)
+            x = (double)(!hostile ? entries : below(r, 8) == 0 ? -below(r, 3) : below(r, entries + 2));
+        else
+            x = u->weights ? 0.25 + fabs(normal(r)) : number(t->view.type, r);
+        ag_host_set(&t->view, i0, i1, i2, i3, x);
     }
 }
 
 /* Around lists lies block 0, which a stray read would add; around other ints -1. */
-static bool make_input(CaseData *d, const Case *c, const Spec *spec, int input, Random *r) {
-    CaseTensor *t = &d->t[d->n++];
+bool ag_check_input(CaseTensor *t, const Spec *spec, int input, const int64_t size[SZ_COUNT], TensorLayout layout, uint64_t seed, bool hostile) {
     int rank = spec->input[input].rank;
     Use u = use_of(spec, input);
-    DType type = ag_input_type(spec, input);
-    for (int i = 0; i < 4; i++) t->dim[i] = i < rank ? ag_input_extent(spec, input, i, d->call.size) : 1;
-    ag_check_place_input(t, type, c->layout, rank);
+    Random r = {.state = seed};
+    for (int i = 0; i < 4; i++) t->dim[i] = i < rank ? ag_input_extent(spec, input, i, size) : 1;
+    ag_check_place_input(t, ag_input_type(spec, input), layout, rank);
     if (!make(t, u.list ? 0 : NAN_BYTE)) return false;
-    EACH_ELEMENT(t) ag_host_set(&t->view, i0, i1, i2, i3, element(spec, &d->call, &u, type, r));
-    d->call.input[input] = t->view;
+    fill_input(t, spec, &u, size, &r, hostile);
     return true;
 }
 
@@ -199,8 +216,11 @@ bool ag_check_data(CaseData *d, const Case *c, const Spec *spec, uint64_t seed) 
     d->call.lse = d->t[AT_LSE].view;
     if (c->no_lse || spec->nbranch > 1 || (spec->nbranch && spec->output)) d->call.lse.data = NULL;
     d->n = CASE_TENSORS;
-    for (int i = 0; i < spec->ninput; i++)
-        if (!make_input(d, c, spec, i, &r)) return false;
+    for (int i = 0; i < spec->ninput; i++) {
+        CaseTensor *t = &d->t[d->n++];
+        if (!ag_check_input(t, spec, i, d->call.size, c->layout, next(&r), true)) return false;
+        d->call.input[i] = t->view;
+    }
     return true;
 }
 

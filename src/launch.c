@@ -252,13 +252,14 @@ static int64_t end_of(const BoundArgs *b, const TensorMeta *t, int64_t at) {
     return __builtin_add_overflow(at, n, &n) ? INT64_MAX : n;
 }
 
-/* data of each buffer: its place, in bytes.  Returns the bytes of all. */
+/* data of each buffer: its place, in bytes.  Returns the bytes of all.  Those with elements begin behind the room of any counters, so that calls of one
+ * program, whose kernels may have counters or not, can take turns with one workspace. */
 static int64_t lay_out_buffers(BoundArgs *b) {
     int64_t top = ag_workspace_counters(b->meta);
     for (uint32_t i = 0; i < b->meta->ntensor; i++) {
         const TensorMeta *t = &b->meta->tensor[i];
         if (!t->buffer) continue;
-        top = aligned(top);
+        if (!is_empty(b, t)) top = aligned(top > 0 ? top : 1);
         b->data[i] = (void *)(uintptr_t)top;
         int64_t stride = 1;
         for (int dim = t->rank - 1; dim >= 0; dim--) {

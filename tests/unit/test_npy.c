@@ -34,7 +34,7 @@ static void bad_headers(void **state) {
     expect_error("", 0, "bad .npy header: expected `{`");
     expect_error("{'descr': '<f4', " TAIL, 23, "the shape needs 24 bytes of data, the file has 23");
     expect_error("{'descr': '<f4', " TAIL, 25, "the shape needs 24 bytes of data, the file has 25");
-    expect_error("{'descr': '<f8', " TAIL, 48, "type '<f8' is none of '<f2' (f16), '<f4' (f32), '<u2' (bf16 bits)");
+    expect_error("{'descr': '<f8', " TAIL, 48, "type '<f8' is none of '<f2' (f16), '<f4' (f32), '<u2' (bf16 bits), '<i4', '<i8', '|u1', '|b1'");
     expect_error("{'descr': '>f4', " TAIL, 24, "type '>f4' is big-endian; save it with astype('<f4')");
     expect_error("{'descr': [('a', '<f4')], " TAIL, 24, "structured arrays are not tensors");
     expect_error("{'descr': '<f4', 'descr': '<f4', " TAIL, 24, "bad .npy header: key 'descr' twice");
