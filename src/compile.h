@@ -28,6 +28,7 @@ typedef struct Fn {
     Kernel *kernel;
     unsigned facts;
     const Branch *branch; /* whose plain spec `spec` is; NULL */
+    const Derive *pool;   /* whose rows its keys are; NULL */
 } Fn;
 
 /* Math IR */

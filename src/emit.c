@@ -132,10 +132,14 @@ static void slot_line(Emit *e, const Slot *s) {
     Str p = s->kind == SLOT_FLOAT || s->kind == SLOT_INT ? e->k->spec->param[s->index].name : (Str){0};
     const char *prefix = s->index == 0 ? "" : "u_";
     switch ((SlotKind)s->kind) {
-    case SLOT_POINTER: ag_emit_line(e, "%s*%s;", ag_emit_pointer(t), t->name); break;
+    case SLOT_POINTER: ag_emit_line(e, "%s*%s%s;", ag_emit_pointer(t), t->named ? "u_" : "", t->name); break;
     case SLOT_STRIDE:
         if (s->dim == 0) ag_put(e->out, "    i64 ");
-        ag_put(e->out, "%s_%s%s", t->name, dim[s->dim], s->dim + 1 < t->rank ? ", " : "; // strides, elements\n");
+        if (t->named)
+            ag_put(e->out, "s%d_%s", s->dim, t->name);
+        else
+            ag_put(e->out, "%s_%s", t->name, dim[s->dim]);
+        ag_put(e->out, s->dim + 1 < t->rank ? ", " : "; // strides, elements\n");
         break;
     case SLOT_TMAP: ag_emit_line(e, "TMap %s_map;", e->k->tensor[e->k->tmap[s->index].tensor].name); break;
     case SLOT_SIZE:
@@ -178,15 +182,16 @@ static void row_names(Emit *e) {
 static void emit_kernel(Emit *e) {
     const Kernel *k = e->k;
     ag_emit_line(e, "constexpr int THREADS = %d;\n", k->threads);
+    if (k->kind == KERNEL_SELECT) ag_emit_ranking(e);
     ag_emit_line(e, "extern \"C\" __global__ void __launch_bounds__(THREADS, %d) %.*s(const __grid_constant__ Args args) {", k->per_sm,
                  STRF(k->name));
     e->indent = 1;
-    ag_emit_line(e, "extern __shared__ __align__(%d) u8 smem[];", k->nrole > 1 ? 1024 : 128);
+    if (k->kind != KERNEL_EACH) ag_emit_line(e, "extern __shared__ __align__(%d) u8 smem[];", e->align);
     shared_names(e);
     if (k->nrole > 1) {
         ag_emit_barriers(e);
         ag_emit_roles(e);
-    } else
+    } else if (k->kind != KERNEL_EACH)
         row_names(e);
     e->indent = 0;
     e->role = k->role[0].name;
@@ -242,8 +247,12 @@ static Emit emit_of(const Kernel *k, Buf *out) {
 }
 
 static void comment_kernel(Emit *e) {
-    comment_schedule(e);
-    comment_shared(e);
+    if (e->k->kind == KERNEL_EACH)
+        ag_emit_each_comment(e);
+    else {
+        comment_schedule(e);
+        comment_shared(e);
+    }
     comment_launch(e);
 }
 
@@ -265,8 +274,11 @@ static void emit_part(Emit *e, const Buf *body, int number, int n) {
 void ag_emit(Buf *out, const Spec *spec, Kernel *const *kernel, int n) {
     Buf body[META_KERNELS] = {{0}}, all = {0};
     Emit e[META_KERNELS];
+    int align = 128; /* the same for all kernels of a file; panels want 1024 */
+    for (int i = 0; i < n; i++) align = kernel[i]->nrole > 1 ? 1024 : align;
     for (int i = 0; i < n; i++) {
         e[i] = emit_of(kernel[i], &body[i]);
+        e[i].align = align;
         argument_struct(&e[i]);
         emit_kernel(&e[i]);
         e[i].out = out;

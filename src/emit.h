@@ -24,6 +24,7 @@ typedef struct Emit {
     const Kernel *k;
     Buf *out;
     int indent;
+    int align; /* of shared memory */
     int loops;            /* how many are open */
     bool *declared;       /* per value: its variable has been printed */
     bool head[KERNEL_TENSORS]; /* per tensor: the pointer to this block's batch and head has been printed */
@@ -61,6 +62,12 @@ const char *ag_emit_stage(const Emit *e, int v, Ref index); /* address of a stag
 void ag_emit_declare(Emit *e, int v);
 const char *ag_emit_pointer(const KernelTensor *t);         /* emit.c: the type of its elements, as a pointer is declared with */
 const char *ag_emit_rows(const Emit *e, const char *tensor); /* what store leaves take for its rows */
+/* ---- emit_each.c: pools and outputs */
+void ag_emit_each(Emit *e, const Ins *i);
+void ag_emit_each_comment(Emit *e); /* what the head of such a kernel says of it */
+/* ---- emit_select.c */
+void ag_emit_ranking(Emit *e);              /* the constants of a selection */
+void ag_emit_select(Emit *e, const Ins *i); /* TI_LOAD_ROW .. TI_STORE_LIST */
 /* ---- emit_sm90.c: what only the wgmma path has */
 void ag_emit_tma(Emit *e, const Ins *i);
 void ag_emit_barrier(Emit *e, const Ins *i);   /* expect, wait_bar, arrive, warpgroup sync */

@@ -177,10 +177,11 @@ static void emit_copy(Emit *e, const Ins *i) {
     const KernelTensor *t = &e->k->tensor[i->a];
     const char *row = ag_emit_atom(e, i->e[1]);
     if (t->rows == SZ_SQ && e->k->pack > 1) {
-        ag_emit_line(e,
-                     "copy_packed<%d, %d, %d, THREADS>(%s, %s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_h, args.%s_d, %s - %s, args.vec & %d);",
-                     v->rows, t->cols, e->k->pack, ag_emit_stage(e, i->dst, i->e[0]), t->name, row, t->name, t->name, t->name, t->name,
-                     ag_emit_text(e, i->e[2]), row, 1 << i->a);
+        const char *rows = ag_fmt(e->k->arena, "%s - %s", ag_emit_text(e, i->e[2]), row).s;
+        if (e->k->queries * e->k->pack < v->rows) rows = ag_fmt(e->k->arena, "min(%s, %d)", rows, e->k->queries).s;
+        ag_emit_line(e, "copy_packed<%d, %d, %d, THREADS>(%s, %s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_h, args.%s_d, %s, args.vec & %d);",
+                     v->rows, t->cols, e->k->pack, ag_emit_stage(e, i->dst, i->e[0]), t->name, row, t->name, t->name, t->name, t->name, rows,
+                     1 << i->a);
         return;
     }
     ag_emit_line(e, "copy_tile<%d, %d, THREADS%s>(%s, %s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s - %s, args.vec & %d);", v->rows,
@@ -188,15 +189,21 @@ static void emit_copy(Emit *e, const Ins *i) {
                  row, 1 << i->a);
 }
 
+static const char *list_place(const Emit *e, const Ins *i, const char *name) {
+    return ag_fmt(e->k->arena, "%s * args.s0_%s + %s * args.s1_%s + %s * args.s2_%s", ag_emit_atom(e, i->e[0]), name, ag_emit_atom(e, i->e[1]), name,
+                  ag_emit_atom(e, i->e[2]), name)
+        .s;
+}
+
 static void emit_list(Emit *e, const Ins *i) {
     const KernelTensor *t = &e->k->tensor[i->a];
-    const char *b = ag_emit_atom(e, i->e[0]), *h = ag_emit_atom(e, i->e[1]), *row = ag_emit_atom(e, i->e[2]), *count = ag_emit_text(e, t->extent[3]);
+    const char *count = ag_emit_text(e, t->extent[3]);
     if (i->b >= 0) {
         const char *c = e->k->tensor[i->b].name;
-        count = ag_fmt(e->k->arena, "min(%s, args.%s[%s * args.%s_b + %s * args.%s_h + %s * args.%s_s])", count, c, b, c, h, c, row, c).s;
+        count = ag_fmt(e->k->arena, "min(%s, args.u_%s[%s])", count, c, list_place(e, i, c)).s;
     }
-    ag_emit_line(e, "const BlockList list = {args.%s + (%s * args.%s_b + %s * args.%s_h + %s * args.%s_s), args.%s_d, %s, ceil_div(args.Sk, %d)};", t->name, b,
-                 t->name, h, t->name, row, t->name, t->name, count, i->n);
+    ag_emit_line(e, "const BlockList list = {args.u_%s + (%s), args.s3_%s, %s, ceil_div(args.Sk, %d)};", t->name, list_place(e, i, t->name), t->name, count,
+                 i->n);
 }
 
 static void emit_load(Emit *e, const Ins *i) {
@@ -447,6 +454,8 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_MAP: emit_map(e, i); break;
     case TI_REDUCE: emit_reduce(e, i); break;
     case TI_TOTAL: emit_total(e, i); break;
+    case TI_POOL:
+    case TI_EACH: ag_emit_each(e, i); break;
     case TI_STORE:
         if (i->async)
             ag_emit_store_tma(e, i);
@@ -456,6 +465,11 @@ static void emit_ins(Emit *e, const Ins *i) {
             emit_store(e, i);
         break;
     case TI_STORE_ROW: emit_store_row(e, i); break;
+    case TI_LOAD_ROW:
+    case TI_CLEAR:
+    case TI_SUM_HEADS:
+    case TI_RANK:
+    case TI_STORE_LIST: ag_emit_select(e, i); break;
     }
 }
 

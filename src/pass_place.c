@@ -37,7 +37,7 @@ static int lay_out(Kernel *k) {
         Val *v = &k->val[i];
         if (v->space != SPACE_SHARED) continue;
         if (v->panels) top = round_up(top, PANEL_ALIGN);
-        v->swizzle = v->panels ? 3 : swizzle_bits(v->cols);
+        v->swizzle = v->panels ? 3 : v->table ? 0 : swizzle_bits(v->cols);
         v->bytes = bytes_of(v);
         v->offset = v->over >= 0 ? 0 : top;
         if (v->over < 0) top += v->bytes * v->stages;
@@ -102,7 +102,7 @@ static int shared_need(const Kernel *k, const Fields *f) {
         const Ins *by = filler(k, i);
         int tensor = by && by->op == TI_COPY ? by->a : -1;
         bool keys = tensor >= 0 && k->tensor[tensor].rows == SZ_SK;
-        v.rows = f->v[keys ? F_TILE_N : F_TILE_M];
+        if (!v.table) v.rows = f->v[keys ? F_TILE_N : F_TILE_M];
         if (by && by->op == TI_STAGE) v.cols = f->v[F_TILE_N];
         v.stages = tensor < 0 ? 1 : !keys ? f->v[F_Q_STAGES] : f->v[tensor == TEN_V ? F_V_STAGES : F_K_STAGES];
         int bytes = bytes_of(&v) * v.stages;
@@ -121,7 +121,7 @@ static int shared_limit(const Kernel *k, const Fields *f) {
 }
 
 static Held held(const Kernel *k, const Fields *f) {
-    int m = f->v[F_TILE_M], t = 32 * f->v[F_WARPS], d = round_up(k->spec->D, 16), dv = round_up(k->spec->Dv, 16);
+    int m = f->v[F_TILE_M], t = 32 * f->v[F_WARPS], d = round_up(k->spec->D, 16), dv = k->kind == KERNEL_ATTEND ? round_up(k->spec->Dv, 16) : 0;
     bool weights = f->v[F_OVERLAP] && f->v[F_P_OPERAND] == WEIGHTS_REGS;
     if (is_wgmma(f)) return (Held){m * f->v[F_TILE_N] / t, m * dv / t, weights ? m * f->v[F_TILE_N] / 2 / t : 0};
     return (Held){m * f->v[F_TILE_N] / t, m * dv / t, f->v[F_Q_OPERAND] == 1 ? m * d / 2 / t : 0};
@@ -216,7 +216,7 @@ static bool check_registers(const Kernel *k, const Fields *f, Span at) {
     int need = register_need(k, f), limit = register_limit(k, f), m = f->v[F_TILE_M], t = 32 * f->v[F_WARPS], n = f->v[F_TILE_N];
     if (need <= limit) return true;
     Held h = held(k, f);
-    int d = round_up(k->spec->D, 16), dv = round_up(k->spec->Dv, 16);
+    int d = round_up(k->spec->D, 16), dv = k->kind == KERNEL_ATTEND ? round_up(k->spec->Dv, 16) : 0;
     ag_unsupported(k->d, at, "the fragments need %d registers per thread, at most %d are there", need, limit);
     const char *operand = !h.operand    ? ""
                           : is_wgmma(f) ? ag_fmt(k->arena, ", weights m*n/(2*threads) = %d*%d/%d = %d", m, n, 2 * t, h.operand).s
@@ -258,6 +258,7 @@ static void mark_params(const Kernel *k, const Block *b, bool *used) {
                 const Node *n = &k->nodes.n[r];
                 if (n->op == OP_PARAM) used[n->index] = true;
                 for (int a = 0; a < 3; a++) live[n->arg[a]] = true;
+                for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
             }
         }
     }
@@ -282,7 +283,7 @@ static void place_maps(Kernel *k, const Block *b, bool *mapped) {
     }
 }
 
-static void place_arguments(Kernel *k) {
+void ag_place_arguments(Kernel *k) {
     bool mapped[KERNEL_TENSORS] = {false};
     for (int r = 0; r < k->nrole; r++) place_maps(k, &k->role[r].body, mapped);
     for (int t = 0; t < k->ntensor; t++)
@@ -304,5 +305,5 @@ void ag_pass_place(Fn *fn) {
     Kernel *k = fn->kernel;
     k->shared_bytes = lay_out(k);
     check_limits(k);
-    place_arguments(k);
+    ag_place_arguments(k);
 }

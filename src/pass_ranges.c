@@ -18,7 +18,8 @@
 typedef struct Ranges {
     const Spec *spec;
     Nodes *p;
-    int budget; /* conditions still looked into: shared ones are visited once per use */
+    int64_t keys; /* k is below */
+    int budget;   /* conditions still looked into: shared ones are visited once per use */
 } Ranges;
 
 static const KeyRange everything = {0};
@@ -118,12 +119,13 @@ static Ref plus(Ranges *g, Ref a, Ref b, int64_t coef) {
     return op2(g, coef > 0 ? OP_ADD : OP_SUB, a, x);
 }
 
-/* k against t, from an affine form that is k * (+-1) + ...: t = -(the rest) * (+-1).  false: no bound in 32 bits. */
+/* c * k against t, from an affine form that is k * (+-c) + ...: t = -(the rest) * (+-1).  false: no bound in 32 bits. */
 static bool solve(Ranges *g, const Affine *a, Bound *t) {
-    const int64_t limit = AG_POSITION_LIMIT, sign = -a->k; /* t = sign * (rest) */
+    const int64_t limit = AG_POSITION_LIMIT, sign = a->k > 0 ? -1 : 1; /* t = sign * (rest) */
     int64_t reach = magnitude(a->c) + magnitude(a->q) * limit;
     for (int i = 0; i < SZ_COUNT; i++) reach += magnitude(a->size_coef[i]) * limit;
     bool fits = a->other ? 2 * reach + limit + 1 < INT32_MAX : reach + 1 < INT32_MAX;
+    if (magnitude(a->k) > 1) fits = fits && reach + magnitude(a->k) * g->keys + 1 < INT32_MAX; /* the mask itself must not wrap */
     if (!fits || (a->other && magnitude(a->other_coef) != 1)) return false;
 
     Ref first = ag_node_leaf(g->p, OP_AXISMIN, T_INT, AX_Q, (Span){0}), last = ag_node_leaf(g->p, OP_AXISMAX, T_INT, AX_Q, (Span){0});
@@ -143,6 +145,15 @@ static Ref next(Ranges *g, Ref x) {
     const Node n = g->p->n[x];
     if (n.op == OP_ADD && ag_node_is_const(g->p, n.arg[1])) return op2(g, OP_ADD, n.arg[0], num(g, g->p->n[n.arg[1]].value.u.i + 1));
     return op2(g, OP_ADD, x, num(g, 1));
+}
+
+/* c * k `op` t as k `op` t / c, c > 1; rounding is monotone, so both ends of t go alike.  false: not for this op. */
+static bool divide(Ranges *g, Op op, Bound *t, int64_t c) {
+    if (op == OP_EQ || op == OP_NE) return false;
+    Op round = op == OP_LT || op == OP_GE ? OP_CEILDIV : OP_FLOORDIV;
+    t->lo = op2(g, round, t->lo, num(g, c));
+    t->hi = op2(g, round, t->hi, num(g, c));
+    return true;
 }
 
 /* k `op` t */
@@ -232,8 +243,10 @@ static KeyRange comparison(Ranges *g, Op op, Ref x, Ref y) {
     Affine a = {.ok = true};
     add_scaled(g, &a, x, 1);
     add_scaled(g, &a, y, -1);
-    if (!a.ok || magnitude(a.k) != 1 || !solve(g, &a, &t)) return unknown;
-    return compare_key(g, a.k > 0 ? op : mirrored(op), &t); /* x - y = +-(k - t) */
+    if (!a.ok || a.k == 0 || !solve(g, &a, &t)) return unknown;
+    if (a.k < 0) op = mirrored(op); /* x - y = +-(c * k - t) */
+    if (magnitude(a.k) > 1 && !divide(g, op, &t, magnitude(a.k))) return unknown;
+    return compare_key(g, op, &t);
 }
 
 /* select(c, a, b) = (c and a) or (not c and b) */
@@ -284,7 +297,7 @@ enum { BUDGET = 4096 };
 
 void ag_pass_ranges(Fn *fn) {
     Math *m = fn->math;
-    Ranges g = {m->spec, &m->nodes, BUDGET};
+    Ranges g = {m->spec, &m->nodes, fn->pool ? AG_POSITION_LIMIT / fn->pool->stride.n + 1 : AG_POSITION_LIMIT, BUDGET};
     Ref mask = find_mask(m);
     m->range = mask ? condition(&g, mask, false) : everything;
     m->range.mask = mask;

@@ -63,7 +63,7 @@ void ag_flag_guard(Kernel *k, Block *b, Ref masked) {
         map->e[0] = ag_node_op(&k->nodes, OP_SELECT, k->guard, ag_kval(k, i->dst), hidden, n->span);
         map->note = NULL;
         flag->e[0] = masked;
-        flag->note = "hidden keys get -inf";
+        flag->note = ag_node_is_neg_inf(&k->nodes, hidden) ? "hidden keys get -inf" : "hidden keys get 0";
         ag_block_append(&flag->body, map);
         ag_block_insert_after(b, i, flag);
         i->e[0] = x;

@@ -68,7 +68,8 @@ static void attend(Compilation *c, const Request *r, int branch) {
     Spec *spec = ag_branch_spec(c->diag.arena, whole, branch);
     const Branch *b = &whole->branch[branch];
     bool listed = b->blocks.kind != FROM_NONE;
-    Fn fn = {.d = &c->diag, .spec = spec, .target = c->fn.target, .branch = b};
+    Fn fn = {.d = &c->diag, .spec = spec, .target = c->fn.target, .branch = b,
+             .pool = b->keys.kind == FROM_DERIVE ? &whole->derive[b->keys.index] : NULL};
     fn.sched = listed ? ag_listed_schedule(&c->fn, b) : ag_schedule_for(c, spec);
     fn.math = ag_lower(fn.d, spec);
     ag_stop_if_errors(fn.d);

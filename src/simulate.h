@@ -10,6 +10,8 @@
  *   simulate_relative.c  which running maximum a value is relative to
  *   simulate_list.c      block lists
  *   simulate_any.c       bodies that each warp runs or skips by itself
+ *   simulate_each.c      pools and outputs, element by element
+ *   simulate_select.c    selections of blocks: sums over heads, ranking, lists
  *   simulate_cover.c     which keys each query row has seen, which output rows are written
  *
  * Every error leaves through ag_sim_fail, the one longjmp to ag_simulate; all memory is in the simulation's own arena. */
@@ -194,9 +196,11 @@ typedef struct Coverage {
     bool per_head;              /* visibility depends on b or h */
     uint8_t *visible;           /* [B * Hq or 1][nrow][Sk]: 0 not known yet, 1 hidden, 2 visible */
     uint8_t *seen;              /* [B * Hq][nrow][Sk]: contracted, or masked */
-    uint8_t *stored[KERNEL_TENSORS]; /* [B * Hq][Sq] */
+    uint8_t *stored[KERNEL_TENSORS]; /* [B * Hq][Sq]; KERNEL_EACH: of every element */
     bool untold;                /* weights came from no scores (a constant score): which keys they are for cannot be told */
 } Coverage;
+
+typedef struct SimLists SimLists; /* simulate_select.c */
 
 typedef struct Sim {
     const Kernel *k;
@@ -224,6 +228,9 @@ typedef struct Sim {
     int64_t blocks, counter; /* of the launch */
     const Ins *list;         /* opened by the block, at list_at: batch, head, row */
     int64_t list_at[3];
+    struct Each *each;       /* simulate_each.c */
+    SimLists *lists;
+    int64_t lists_next; /* block that the next step has to begin with: the sums before it are those of the step before */
 } Sim;
 
 /* ---- simulate.c */
@@ -295,6 +302,10 @@ void ag_sim_op(Sim *s, const Ins *i);
 void ag_sim_open_list(Sim *s, const Ins *i);
 int64_t ag_sim_listed(Sim *s, int64_t entry);                                             /* a block */
 bool ag_sim_list_has(const Sim *s, int64_t b, int64_t h, int64_t row, int64_t key); /* may query `row` of head h see the key, by its list? */
+/* ---- simulate_select.c */
+void ag_sim_select(Sim *s, const Ins *i); /* TI_LOAD_ROW .. TI_STORE_LIST */
+void ag_sim_lists_init(Sim *s);
+void ag_sim_lists_end(Sim *s); /* every list is written */
 
 /* ---- simulate_any.c */
 bool ag_sim_any_begin(Sim *s, const Ins *i); /* false: no warp runs the body */
@@ -308,6 +319,11 @@ void ag_sim_relate_reduce(Sim *s, const Ins *i);
 void ag_sim_relate_mma(Sim *s, const Ins *i);
 void ag_sim_relate_total(Sim *s, const Ins *i);
 void ag_sim_relate_stage(Sim *s, const Ins *i);
+
+/* ---- simulate_each.c */
+void ag_sim_each_init(Sim *s);
+void ag_sim_each(Sim *s, const Ins *i);
+void ag_sim_each_end(Sim *s); /* every element has been written */
 
 /* ---- simulate_cover.c */
 void ag_sim_cover_init(Sim *s);

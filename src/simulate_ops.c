@@ -32,7 +32,7 @@ static void check_head(Sim *s, const KernelTensor *t, int64_t b, int64_t head) {
 }
 
 static void check_rows(Sim *s, const KernelTensor *t, int64_t row0, int64_t end) {
-    int64_t n = s->call->size[t->rows];
+    int64_t n = t->extent[2] ? ag_sim_int(s, t->extent[2]) : s->call->size[t->rows]; /* of a pool fewer than there are keys */
     if (row0 < 0 || end > n) ag_sim_fail(s, "rows %lld..%lld of %s, which has %lld", (long long)row0, (long long)end - 1, t->name, (long long)n);
 }
 
@@ -355,6 +355,8 @@ static void compute(Sim *s, const Ins *i) {
     case TI_MAP: map(s, i); break;
     case TI_REDUCE: reduce(s, i); break;
     case TI_TOTAL: total(s, i); break;
+    case TI_POOL:
+    case TI_EACH: ag_sim_each(s, i); break;
     case TI_STORE:
     case TI_STORE_ROW: store(s, i); break;
     default: break; /* control flow: simulate.c */
@@ -380,6 +382,11 @@ void ag_sim_op(Sim *s, const Ins *i) {
     case TI_TAKE_TURN:
     case TI_PASS_TURN: ag_sim_turn(s, i); break;
     case TI_STORE_WAIT: ag_sim_store_wait(s); break;
+    case TI_LOAD_ROW:
+    case TI_CLEAR:
+    case TI_SUM_HEADS:
+    case TI_RANK:
+    case TI_STORE_LIST: ag_sim_select(s, i); break;
     case TI_STORE:
         if (i->b >= 0) {
             Stage *g = ag_sim_overwrite(s, i->b, 0);

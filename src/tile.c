@@ -25,6 +25,8 @@ const char *const ag_tile_op_name[] = {[TI_LET] = "let",
                                        [TI_MAP] = "map",
                                        [TI_REDUCE] = "reduce",
                                        [TI_TOTAL] = "total",
+                                       [TI_POOL] = "pool",
+                                       [TI_EACH] = "each",
                                        [TI_STORE] = "store",
                                        [TI_STORE_ROW] = "store_row",
                                        [TI_WHILE] = "while",
@@ -38,7 +40,12 @@ const char *const ag_tile_op_name[] = {[TI_LET] = "let",
                                        [TI_PASS_TURN] = "pass_turn",
                                        [TI_STORE_WAIT] = "store_wait",
                                        [TI_STAGE] = "stage",
-                                       [TI_FENCE] = "fence"};
+                                       [TI_FENCE] = "fence",
+                                       [TI_LOAD_ROW] = "load_row",
+                                       [TI_CLEAR] = "clear",
+                                       [TI_SUM_HEADS] = "sum_heads",
+                                       [TI_RANK] = "rank",
+                                       [TI_STORE_LIST] = "store_list"};
 
 Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name) {
     Kernel *k = NEW(d->arena, Kernel);
@@ -85,6 +92,7 @@ bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index) {
         if (!live[i]) continue;
         found = n->op == op && n->index == index;
         for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
+        for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
     }
     return found;
 }

@@ -22,10 +22,24 @@ static bool is_in(const Check *c, int v, Space s) { return val(c, v) && val(c, v
 /* What an expression may read. */
 typedef enum Reach { UNIFORM, PER_ROW, PER_ELEMENT } Reach;
 
+/* An element of a tensor. */
+static void check_element(const Check *c, const Node *n) {
+    const KernelTensor *t = n->index >= 0 && n->index < c->k->ntensor ? &c->k->tensor[n->index] : NULL;
+    require(c, t && t->used && t->rank == n->nsub, "an element has other dims than its tensor");
+    if (!t) return;
+    require(c, n->type == ag_dtype_value(t->type), "an element has another type than its tensor");
+    for (int i = 0; i < n->nsub; i++) require(c, c->k->nodes.n[n->sub[i]].type == T_INT, "a subscript is no int");
+}
+
 static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int cols, int dst) {
     if (n->op == OP_AXIS) {
         bool of_row = n->index == AX_Q || (n->index == AX_H && c->k->pack > 1);
-        require(c, of_row ? reach >= PER_ROW : n->index == AX_K && reach == PER_ELEMENT, "an axis is read where it has no value");
+        bool each = c->ins->op == TI_EACH && n->index == AX_D && reach == PER_ROW;
+        require(c, of_row ? reach >= PER_ROW : each || (n->index == AX_K && reach == PER_ELEMENT), "an axis is read where it has no value");
+        return;
+    }
+    if (n->op == OP_LOAD && c->ins->op == TI_EACH && reach == PER_ROW) {
+        check_element(c, n);
         return;
     }
     require(c, n->op != OP_LISTED || c->list, "a block list is read before it is opened");
@@ -54,6 +68,7 @@ static void check_expr(const Check *c, Ref r, Reach reach, int rows, int cols, i
         const Node *n = &c->k->nodes.n[i];
         if (ag_op[n->op].arity == 0 || n->op == OP_LISTED) check_leaf(c, n, reach, rows, cols, dst);
         for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
+        for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
     }
 }
 /* An expression at each row or element, whose positions begin at i->e[1] and i->e[2], and heads at i->e[3]. */
@@ -206,6 +221,93 @@ static void check_store(const Check *c, const Ins *i) {
     for (int e = 0; e < 4; e++) check_uniform(c, i->e[e], T_INT);
 }
 
+/* Tensor n of TI_POOL and TI_EACH: a thread for every EACH_CHANNELS of the channels of every row. */
+static bool check_written(const Check *c, const Ins *i) {
+    const KernelTensor *t = i->n >= 0 && i->n < c->k->ntensor ? &c->k->tensor[i->n] : NULL;
+    bool ok = t && t->output && t->used && t->rank == 4 && (t->type == DT_F16 || t->type == DT_BF16);
+    require(c, ok, "it must write rows of an output tensor in a storage type");
+    if (!ok) return false;
+    int64_t cols = c->k->nodes.n[t->extent[3]].value.u.i;
+    require(c, cols > 0 && c->k->queries * ((cols + EACH_CHANNELS - 1) / EACH_CHANNELS) <= c->k->threads, "a block has fewer threads than channels");
+    require(c, c->k->kind == KERNEL_EACH && c->k->nrole == 1, "it takes all threads of a kernel for each element");
+    return true;
+}
+
+static bool is_positive(const Check *c, Ref r) { return ag_node_is_const(&c->k->nodes, r) && c->k->nodes.n[r].value.u.i > 0; }
+
+static void check_pool(const Check *c, const Ins *i) {
+    for (int e = 0; e < 5; e++) check_uniform(c, i->e[e], T_INT);
+    if (!check_written(c, i)) return;
+    const KernelTensor *t = &c->k->tensor[i->n], *a = i->a >= 0 && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL;
+    bool ok = a && a->used && a->rank == 4 && a->type <= DT_F32;
+    require(c, ok, "the source is no tensor of rows");
+    for (int x = 0; ok && x < 4; x++) require(c, x == 2 || a->extent[x] == t->extent[x], "the pooled rows are of another shape than the source's");
+    require(c, is_positive(c, i->e[1]) && is_positive(c, i->e[4]), "stride and size are no positive constants");
+    if (i->b < 0) return;
+    const KernelTensor *b = i->b < c->k->ntensor ? &c->k->tensor[i->b] : NULL;
+    require(c, b && b->used && b->rank == 1 && b->type == DT_F32 && b->extent[0] == i->e[4], "there is not one weight for each row of a block");
+}
+
+static void check_each(const Check *c, const Ins *i) {
+    for (int e = 1; e < 4; e++) check_uniform(c, i->e[e], T_INT);
+    require(c, i->e[0] && c->k->nodes.n[i->e[0]].type == T_FLOAT, "the expression is no float");
+    check_expr(c, i->e[0], PER_ROW, 0, 0, -1);
+    check_written(c, i);
+}
+
+/* ---- selections */
+static bool is_table(const Check *c, int v, DType type, int rows, int cols) {
+    const Val *t = val(c, v);
+    return t && t->space == SPACE_SHARED && t->table && t->stages == 1 && t->type == type && t->rows >= rows && t->cols >= cols;
+}
+static bool is_lists(const Check *c, int v) { return is_table(c, v, DT_I64, c->k->queries, ag_rank_room(&c->k->rank)); }
+static bool is_pow2(int x) { return x > 0 && (x & (x - 1)) == 0; }
+
+static void check_rank_fields(const Check *c) {
+    const Rank *r = &c->k->rank;
+    require(c, c->k->kind == KERNEL_SELECT, "the kernel selects nothing");
+    bool sizes = r->size > 0 && r->stride > 0 && r->block > 0 && r->blocks > 0 && r->count > 0;
+    require(c, sizes && r->history == (r->size - 1) / r->stride, "the history is not what earlier pooled keys overlap");
+    require(c, is_pow2(r->unit) && r->unit <= 32 && c->k->pack % r->unit == 0, "the heads of a query are no whole number of units");
+    require(c, is_pow2(r->lanes) && r->lanes <= 32 && r->lanes * c->k->queries <= c->k->threads, "there are too few lanes for the queries");
+}
+static void check_select(const Check *c, const Ins *i) {
+    const Rank *r = &c->k->rank;
+    const Val *a = val(c, i->a);
+    check_rank_fields(c);
+    if (c->k->kind != KERNEL_SELECT || r->unit <= 0 || r->stride <= 0) return;
+    int units = c->k->queries * (c->k->pack / r->unit), step = (int)((int64_t)r->blocks * r->block / r->stride);
+    bool tensor = i->n >= 0 && i->n < c->k->ntensor;
+    const KernelTensor *t = tensor ? &c->k->tensor[i->n] : NULL;
+    int operands = 4;
+    switch (i->op) {
+    case TI_LOAD_ROW:
+        require(c, is_in(c, i->dst, SPACE_ROW) && !val(c, i->dst)->partial && t && t->type == DT_F32 && t->rank == 3,
+                "it must put a tensor of rows into a row");
+        break;
+    case TI_CLEAR:
+        require(c, is_table(c, i->dst, val(c, i->dst) ? val(c, i->dst)->type : DT_F32, 1, 1), "the destination is no table");
+        operands = 0;
+        break;
+    case TI_SUM_HEADS:
+        require(c, is_in(c, i->a, SPACE_FRAG) && a->layout == LAYOUT_ACC && c->written[i->a], "the fragment was not written");
+        require(c, is_in(c, i->a, SPACE_FRAG) && is_table(c, i->dst, DT_F32, units, r->history + a->cols), "the table is too small for the sums");
+        require(c, is_in(c, i->a, SPACE_FRAG) && a->rows / c->role->warps % r->unit == 0, "a unit has rows of two warps");
+        operands = 0;
+        break;
+    case TI_RANK:
+        require(c, is_lists(c, i->dst) && c->written[i->dst], "the lists are too small, or not cleared");
+        require(c, is_table(c, i->a, DT_F32, units, r->history + step) && c->written[i->a], "the table of sums is too small");
+        require(c, (int64_t)r->blocks * r->block % r->stride == 0 && r->history <= step, "a step is no whole number of pooled keys");
+        break;
+    default:
+        require(c, is_lists(c, i->a) && c->written[i->a], "the lists are too small, or not cleared");
+        require(c, t && t->type == DT_I32 && t->rank == 4 && t->output && t->cols == r->count, "it must put lists into an output tensor of them");
+        break;
+    }
+    for (int e = 0; e < operands; e++) check_uniform(c, i->e[e], T_INT);
+}
+
 static void check_block(Check *c, const Block *b);
 
 /* A body that may not run: what it writes counts inside only. */
@@ -281,8 +383,15 @@ static void check_ins(Check *c, const Ins *i) {
                 "it must take a partial row to a total");
         require(c, is_in(c, i->a, SPACE_ROW) && c->written[i->a], "the partial row was not written");
         break;
+    case TI_POOL: check_pool(c, i); break;
+    case TI_EACH: check_each(c, i); break;
     case TI_STORE:
     case TI_STORE_ROW: check_store(c, i); break;
+    case TI_LOAD_ROW:
+    case TI_CLEAR:
+    case TI_SUM_HEADS:
+    case TI_RANK:
+    case TI_STORE_LIST: check_select(c, i); break;
     }
     if (i->dst >= 0) c->written[i->dst] = true;
 }
@@ -340,7 +449,9 @@ static void check_barriers(const Check *c) {
 void ag_tile_check(const Kernel *k, unsigned facts) {
     Check c = {.k = k, .facts = facts};
     int warps = check_roles(&c);
-    require(&c, k->pack >= 1 && k->queries >= 1 && k->queries * k->pack <= k->sched->f[F_TILE_M].v, "the queries of a tile have more rows than it");
+    bool tiles = k->kind != KERNEL_EACH;
+    require(&c, k->pack >= 1 && k->queries >= 1 && (!tiles || k->queries * k->pack <= k->sched->f[F_TILE_M].v),
+            "the queries of a tile have more rows than it");
     for (int i = 0; i < k->nval; i++) {
         const Val *v = &k->val[i];
         bool tile = v->space == SPACE_FRAG || v->space == SPACE_ROW;

@@ -134,6 +134,20 @@ static void put_operands(Dump *d, const Ins *i) {
         if (i->b >= 0) ag_put(d->out, "%s, ", name(d, i->b));
         ag_put(d->out, "%s)%s", name(d, i->a), k->val[i->dst].partial ? " partial" : "");
         break;
+    case TI_POOL:
+        ag_put(d->out, " %s", k->tensor[i->n].name);
+        put_exprs(d, "[", i->e + 2, 2, ", ");
+        put_exprs(d, "rows ", i->e, 1, " ..] = mean of ");
+        put_exprs(d, "", i->e + 4, 1, " rows, ");
+        put_exprs(d, "one every ", i->e + 1, 1, " of ");
+        ag_put(d->out, i->b >= 0 ? "%s weighted by %s" : "%s", k->tensor[i->a].name, i->b >= 0 ? k->tensor[i->b].name : "");
+        break;
+    case TI_EACH:
+        ag_put(d->out, " %s", k->tensor[i->n].name);
+        put_exprs(d, "[", i->e + 2, 2, ", ");
+        put_exprs(d, "rows ", i->e + 1, 1, " ..] = ");
+        put_exprs(d, "", i->e, 1, "");
+        break;
     case TI_TOTAL: ag_put(d->out, " %s = %s over the quad", name(d, i->dst), name(d, i->a)); break;
     case TI_STORE:
     case TI_STORE_ROW:
@@ -143,6 +157,28 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, " below ", i->e + 1, 1, "");
         ag_put(d->out, " <- %s", name(d, i->a));
         if (i->op == TI_STORE && i->b >= 0) ag_put(d->out, " through %s%s", name(d, i->b), i->async ? " by TMA" : "");
+        break;
+    case TI_LOAD_ROW:
+        ag_put(d->out, " %s <- %s", name(d, i->dst), k->tensor[i->n].name);
+        put_exprs(d, "[", i->e + 2, 2, ", ");
+        put_exprs(d, "rows ", i->e, 1, " ..]");
+        put_exprs(d, " below ", i->e + 1, 1, "");
+        break;
+    case TI_CLEAR: ag_put(d->out, " %s", name(d, i->dst)); break;
+    case TI_SUM_HEADS: ag_put(d->out, " %s <- %s, %d rows each", name(d, i->dst), name(d, i->a), k->rank.unit); break;
+    case TI_RANK:
+        ag_put(d->out, " %s <- %s", name(d, i->dst), name(d, i->a));
+        put_exprs(d, ", blocks ", i->e, 1, " ..");
+        put_exprs(d, " below ", i->e + 1, 1, "");
+        put_exprs(d, ", queries at ", i->e + 2, 1, " ..");
+        put_exprs(d, ", at most ", i->e + 3, 1, "");
+        break;
+    case TI_STORE_LIST:
+        ag_put(d->out, " %s", k->tensor[i->n].name);
+        put_exprs(d, "[", i->e + 2, 2, ", ");
+        put_exprs(d, "rows ", i->e, 1, " ..]");
+        put_exprs(d, " below ", i->e + 1, 1, "");
+        ag_put(d->out, " <- %s", name(d, i->a));
         break;
     case TI_ELSE:
     case TI_RESET:
@@ -178,6 +214,7 @@ static void dump_values(Dump *d) {
         if (v->space == SPACE_SHARED) {
             ag_put(d->out, "shared  %-8s %d x %d x %d %s", v->name.s, v->stages, v->rows, v->cols, ag_dtype_name[v->type]);
             if (v->panels) ag_put(d->out, " in panels");
+            if (v->table) ag_put(d->out, " table");
             if (v->offset >= 0)
                 ag_put(d->out, "  at %d, %d bytes, swizzle %d%s", v->offset, v->bytes * v->stages, v->swizzle,
                        v->over >= 0 ? ", over the others" : "");
@@ -193,6 +230,17 @@ static void dump_values(Dump *d) {
         if (v->space == SPACE_ROW) ag_put(d->out, "row     %-8s %d%s", v->name.s, v->rows, v->partial ? " partial" : "");
         if (v->space == SPACE_FRAG || v->space == SPACE_ROW)
             ag_put(d->out, v->reference >= 0 ? ", relative to %s\n" : "\n", v->reference >= 0 ? name(d, v->reference) : "");
+    }
+}
+
+/* Those that expressions read, by the number that they read them by. */
+static void dump_tensors(Dump *d) {
+    const Kernel *k = d->k;
+    for (int i = 0; i < k->ntensor; i++) {
+        if (!k->tensor[i].used) continue;
+        ag_put(d->out, "load%-4d%s", i, k->tensor[i].name);
+        put_exprs(d, "[", k->tensor[i].extent, k->tensor[i].rank, "] ");
+        ag_put(d->out, "%s\n", ag_dtype_name[k->tensor[i].type]);
     }
 }
 
@@ -217,6 +265,12 @@ static void dump_role(Dump *d, const Role *r) {
     dump_block(d, &r->body);
 }
 
+static void dump_rank(Buf *out, const Rank *r) {
+    ag_put(out, "rank    %d of blocks of %d, %d a step; pooled keys of %d every %d, %d of them before the step; units of %d rows, %d lanes a query; ",
+           r->count, r->block, r->blocks, r->size, r->stride, r->history, r->unit, r->lanes);
+    ag_put(out, "first %d, local %d%s\n", r->first, r->local, r->causal ? ", causal" : "");
+}
+
 void ag_tile_dump(Buf *out, const Kernel *k) {
     Dump d = {.k = k, .out = out};
     ag_put(out, "kernel %s  %s  threads %d  blocks per SM %d  numerics %s\n", k->name.s, k->target->name, k->threads, k->per_sm, k->numerics.s);
@@ -224,8 +278,10 @@ void ag_tile_dump(Buf *out, const Kernel *k) {
               k->counter      ? ", to blocks by a counter\n"
               : k->persistent ? ", to blocks in turn\n"
                               : "\n");
+    if (k->kind == KERNEL_SELECT) dump_rank(out, &k->rank);
     if (k->guard) put_exprs(&d, "guard   ", &k->guard, 1, "\n");
     dump_values(&d);
+    if (k->kind == KERNEL_EACH) dump_tensors(&d);
     for (int i = 0; i < k->nbarrier; i++) dump_barrier(out, &k->barrier[i]);
     for (int r = 0; r < k->nrole; r++) dump_role(&d, &k->role[r]);
 }

@@ -28,6 +28,8 @@ bool ag_zero_where_hidden(const Tiler *t, Ref r) {
     }
 }
 
+enum { FAR = 1 << 28 };
+
 /* Keys that a row sees, if that is an interval: lo <= k < hi; 0: unbounded. */
 typedef struct Interval {
     Ref lo, hi;
@@ -43,13 +45,48 @@ static void bound_key(Tiler *t, Interval *i, Op op, Ref x) {
     else
         tighten(t, &i->lo, OP_MAX, next);
 }
-/* Takes comparison `cond` into the interval: k op x, x op k, x - k op y; false if it is none of these. */
+/* n * k + c for constants n > 0 and c. */
+typedef struct Multiple {
+    int64_t n, c;
+} Multiple;
+static bool multiple_of_key(const Tiler *t, Ref r, Multiple *m) {
+    const Nodes *p = &t->k->nodes;
+    const Node *x = &p->n[r];
+    if (is_key(t, r)) return *m = (Multiple){1, 0}, true;
+    if ((x->op != OP_MUL && x->op != OP_ADD && x->op != OP_SUB) || !ag_node_is_const(p, x->arg[1]) || !multiple_of_key(t, x->arg[0], m)) return false;
+    int64_t v = p->n[x->arg[1]].value.u.i;
+    if (x->op == OP_MUL) return m->n *= v, m->c *= v, v > 0 && v <= FAR && m->n <= FAR && m->c <= FAR && m->c >= -FAR;
+    m->c += x->op == OP_ADD ? v : -v;
+    return m->c <= FAR && m->c >= -FAR;
+}
+/* The query's position, or that and a constant, so that sums with one more stay in 32 bits. */
+static bool near_query(const Tiler *t, Ref r) {
+    const Nodes *p = &t->k->nodes;
+    const Node *x = &p->n[r];
+    if ((x->op == OP_ADD || x->op == OP_SUB) && ag_node_is_const(p, x->arg[1])) {
+        int64_t v = p->n[x->arg[1]].value.u.i;
+        if (v > FAR || v < -FAR) return false;
+        x = &p->n[x->arg[0]];
+    }
+    return x->op == OP_AXIS && x->index == AX_Q;
+}
+/* n * k + c < y: k <= (y - c - 1) // n, once per row; and so on. */
+static bool take_multiple(Tiler *t, Interval *i, Op op, Ref a, Ref b) {
+    Multiple m;
+    if (!near_query(t, b) || !multiple_of_key(t, a, &m)) return false;
+    bool less = op == OP_LT || op == OP_GE;
+    Ref y = op2(t, OP_SUB, b, num(t, m.c + less));
+    if (m.n > 1) y = op2(t, OP_FLOORDIV, y, num(t, m.n));
+    return bound_key(t, i, op == OP_LT || op == OP_LE ? OP_LE : OP_GT, y), true;
+}
+/* Takes comparison `cond` into the interval: k op x, x op k, n * k + c op q, x - k op y; false if it is none of these. */
 static bool take_comparison(Tiler *t, Interval *i, const Node *n) {
     static const Op mirror[OP_COUNT] = {[OP_LT] = OP_GT, [OP_LE] = OP_GE, [OP_GT] = OP_LT, [OP_GE] = OP_LE};
     if (!mirror[n->op]) return false;
     Ref a = n->arg[0], b = n->arg[1];
     if (is_key(t, a) && !has_key(t, b)) return bound_key(t, i, n->op, b), true;
     if (is_key(t, b) && !has_key(t, a)) return bound_key(t, i, mirror[n->op], a), true;
+    if (take_multiple(t, i, n->op, a, b) || take_multiple(t, i, mirror[n->op], b, a)) return true;
     const Node *d = &t->k->nodes.n[a];
     if (d->op != OP_SUB || !is_key(t, d->arg[1]) || has_key(t, d->arg[0]) || has_key(t, b)) return false;
     /* x - k < y: k > x - y.  Distances are below 2^30 (launch.c), so y may be cut to that; then x - y - k stays in 32 bits. */

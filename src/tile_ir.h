@@ -34,6 +34,7 @@ typedef struct Val {
     bool varies;       /* scalars: TI_SET changes it */
     bool panels;  /* shared: kept as panels of 64 columns, a panel being rows x 128 bytes with 128-byte swizzle: what TMA writes and wgmma reads */
     bool lasting; /* fragments: what one block of the role writes another reads */
+    bool table;   /* shared: rows of words as they stand, for single accesses: no swizzle */
     Span span;
 } Val;
 
@@ -77,10 +78,24 @@ typedef enum TileOp {
     TI_REDUCE, /* row dst = reduce (OP_RMAX or OP_RSUM, in `reduce`) over the columns of fragment a, combined with row b (-1: none).
                     dst partial: each lane sums what it holds; else across the quad */
     TI_TOTAL,  /* row dst = sum over the quad of partial row a */
+    TI_POOL, /* tensor n [batch e[2], head e[3]] rows e[0].. (Kernel.queries of them, those that it has): row i = the mean of rows i * e[1] .. i * e[1] + e[4] - 1
+                    (constants) of tensor a, of those that it has, summed in fp32 and rounded to the type of n; weighted by the elements of tensor b (-1: all alike) */
+    TI_EACH, /* tensor n [batch e[2], head e[3]] rows e[1].. (as above) = e[0] at each element, rounded to its type.  In e[0]: AXIS q = off + row (a position),
+                    AXIS d = channel; LOAD = an element of any tensor, 0 past its ends.  All that an element is computed from is read before it is written */
     TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; with Kernel.pack heads from e[3] on) = fragment a rounded to the tensor's type; through shared b, in parts if that has fewer columns, or directly (b = -1).
                     async: by TMA, each warpgroup its rows of b, which a TI_STORE_WAIT gives back */
     TI_STORE_WAIT, /* until the asynchronous stores of this role have read their tiles, for each warpgroup */
-    TI_STORE_ROW   /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; heads as above) = row a, if the tensor was given */
+    TI_STORE_ROW,  /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; heads as above) = row a, if the tensor was given */
+    /* ---- selections of blocks; Kernel.rank says which */
+    TI_LOAD_ROW, /* row dst = tensor n (f32) [batch e[2], head e[3]] rows e[0].. (those < e[1]; heads as in TI_STORE_ROW); -inf in rows not in use */
+    TI_CLEAR,    /* shared table dst = 0, complete at the next barrier */
+    TI_SUM_HEADS, /* table dst [unit u], columns rank.history.. = sums of fragment a over its rows u * rank.unit .. + rank.unit - 1, complete at the next
+                     barrier; dst's other columns stay.  Units behind those of the tile's queries are not written */
+    TI_RANK, /* per query i < e[3] of the tile, at position e[2] + i: the importance of blocks e[0] .. e[0] + rank.blocks - 1, of those below e[1] and (causal)
+                     not past the query, from the sums in table a over the query's units, column rank.history + c being that of pooled key
+                     e[0] * rank.block / rank.stride + c; each into the query's list in table dst if it is among its first rank.count.
+                     Then a's last rank.history columns become its first.  Each query's rows of both tables have one owner, some lanes of a warp */
+    TI_STORE_LIST /* tensor n (i32) [batch e[2], head e[3]] rows e[0].. (those < e[1]) = the blocks in the lists of table a, ascending, then -1 */
 } TileOp;
 extern const char *const ag_tile_op_name[];
 
@@ -133,11 +148,30 @@ typedef struct KernelTensor {
     Size rows, heads; /* q k v o lse: extents of dims 2 and 1 */
     Ref extent[4];    /* of every dim, int nodes over sizes */
     bool output, optional, used;
+    bool named;  /* by the spec, so that in CUDA its pointer and strides have prefixes, see emit_each.c */
     int program; /* index among the tensors of the program */
 } KernelTensor;
 
+/* What a KERNEL_SELECT ranks blocks of keys by: pooled key i stands for keys i * stride .. i * stride + size - 1; importance of block j is the sum over i of
+ * (column sum i) * (keys that i and j share) / stride.  A list is a table of 8-byte keys, the highest first: the importance as an integer of the same order,
+ * in the high half; ~block in the low half, so that of equals the lower block is higher; 0: none. */
+typedef struct Rank {
+    int size, stride, block; /* keys */
+    int blocks;              /* completed by a step, whose pooled keys are blocks * block / stride */
+    int history;             /* pooled keys of earlier steps that overlap those blocks: (size - 1) / stride */
+    int unit;                /* rows of the tile that one row of the table of sums is for: a power of 2 that divides pack */
+    int lanes;               /* that share the work for a query: a power of 2 */
+    int count;               /* blocks of a list */
+    int first, local;        /* always in the list: blocks below `first`; the query's own and the local - 1 before it */
+    bool causal;             /* blocks past the query's own never are */
+} Rank;
+static inline int ag_rank_room(const Rank *r) {
+    return (r->count + r->lanes - 1) / r->lanes * r->lanes;
+} /* entries of a list, all lanes having as many */
+
 /* What a kernel is for: the simulator follows keys and query rows through attention alone. */
 typedef enum KernelKind { KERNEL_ATTEND, KERNEL_SELECT, KERNEL_EACH } KernelKind;
+enum { EACH_CHANNELS = 8 }; /* KERNEL_EACH: neighbouring channels of a row that one thread computes */
 
 typedef struct Kernel {
     KernelKind kind;
@@ -159,7 +193,8 @@ typedef struct Kernel {
     int nbarrier;
     int threads, per_sm;
     int pack;               /* query heads per query in a tile: its row r is query first + r / pack, head first + r % pack; 1: one head's queries */
-    int queries;            /* in a tile; queries * pack rows are in use, those behind are not */
+    int queries;            /* in a tile; queries * pack rows are in use, those behind are not; KERNEL_EACH: rows that a block writes */
+    Rank rank;              /* KERNEL_SELECT */
     bool persistent;        /* no more blocks than fit at once: each goes on to further tiles */
     bool counter;           /* the launch has a counter of tiles, which TI_FETCH moves; 0 before and after */
     bool bounded;           /* debug-hang: waits on mbarriers end after 2 s, with a message and a failed launch; the emitter alone heeds it */
@@ -187,7 +222,7 @@ static inline int ag_panels_at_once(int cols) { return cols % 64 == 0 && cols > 
 int ag_val(Kernel *k, Val v); /* adds a value, returns its index */
 int ag_val_scalar(Kernel *k, const char *name, Type t);
 int ag_kernel_tensor(Kernel *k, KernelTensor t); /* adds one behind the five, returns its index */
-Ins *ag_ins(Kernel *k, TileOp op, int dst); /* fresh, unlinked; operands -1 */
+Ins *ag_ins(Kernel *k, TileOp op, int dst);      /* fresh, unlinked; operands -1 */
 void ag_block_append(Block *b, Ins *i);
 void ag_block_insert_before(Block *b, Ins *at, Ins *i); /* at NULL: at the end */
 void ag_block_insert_after(Block *b, Ins *at, Ins *i);  /* at NULL: at the start */
@@ -214,6 +249,7 @@ typedef struct Budget {
     int registers, shared; /* at most: per thread that computes; bytes per block */
 } Budget;
 Budget ag_place_budget(const Kernel *k);
+void ag_place_arguments(Kernel *k); /* the argument struct alone */
 /* ---- emit.c */
 void ag_emit(Buf *out, const Spec *spec, Kernel *const *kernel, int n); /* spec: what the file is of; kernels run in order */
 /* ---- kernel_meta.c: what the runtime needs */

@@ -43,6 +43,7 @@ static int list_tensor(Tiler *t, const Spec *s, SpecRef from) {
                       .type = DT_I32,
                       .rank = derived ? 4 : in->rank,
                       .used = true,
+                      .named = true,
                       .program = derived ? ag_program_derive(s, from.index) : ag_program_input(from.index)};
     x.extent[0] = size(t, SZ_B);
     x.extent[1] = size(t, b->per_head ? SZ_HQ : SZ_HKV);

@@ -22,8 +22,8 @@ typedef unsigned long long u64;
 
 //@ leaf row_at needs types LEAF
 // Where row `row` of a tensor begins, in elements, and whether it is one of its first `rows`.
-LEAF i64 row_at(i64 stride, int row) { return row * stride; }
-LEAF bool row_in(i64, int row, int rows) { return row < rows; }
+[[maybe_unused]] LEAF i64 row_at(i64 stride, int row) { return row * stride; }
+[[maybe_unused]] LEAF bool row_in(i64, int row, int rows) { return row < rows; }
 
 //@ leaf Packed needs types LEAF
 // The same of the rows of a tile that has P heads to each row of the tensor.

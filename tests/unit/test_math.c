@@ -346,7 +346,10 @@ static void test_range_text(void **state) {
         {"k < q * 2 + 3", "0 .. min(Sk, q.max * 2 + 3)", "0 .. min(Sk, q.min * 2 + 3)"},
         {"k + q < 30", "0 .. min(Sk, -q.min + 30)", "0 .. min(Sk, -q.max + 30)"},
         {"k < Sk - 1", "0 .. min(Sk, Sk + -1)", "0 .. min(Sk, Sk + -1)"},
-        {"k * 2 < q", "0 .. Sk", "not known"},
+        {"k * 2 < q", "0 .. min(Sk, ceildiv(q.max, 2))", "0 .. min(Sk, ceildiv(q.min, 2))"},
+        {"k * 2 > 7 - q", "max(0, (-q.max + 7) // 2 + 1) .. Sk", "max(0, (-q.min + 7) // 2 + 1) .. Sk"},
+        {"16 * k + 31 <= q", "0 .. Sk", "not known"}, /* 16 * 2^29 wraps */
+        {"k * 2 == q", "0 .. Sk", "not known"},
         {"k < q * q", "0 .. Sk", "not known"},
         {"k < h", "0 .. Sk", "not known"},
         {"k % 4 == 0", "0 .. Sk", "not known"},
@@ -374,6 +377,7 @@ static void put_atom(Buf *b) {
         "q < %d",          "k %% 4 == %d",       "q - k < w",      "k <= q + p",        "k < p - q",      "k > q * 2 - %d",
         "k < -2 * q + %d", "k < Sk - %d",        "k - off > %d",   "abs(q - k) < p",    "max(k, q) < %d", "min(k, q + 3) > %d",
         "q - k + 1 < w",   "(q - k) * -1 >= %d", "k < w // 2 + q", "k <= q - off + %d", "w > %d",
+        "2 * k + %d <= q",  "3 * k - q > %d",     "q - 2 * k >= %d",
     };
     uint32_t i = roll(LEN(atom));
     ag_put(b, "(");

@@ -156,6 +156,11 @@ class Context:
         return Program(self, handle)
 
 
+def _inputs_and_scalars(given):
+    """What a call was given by name: tensors, which are inputs of the spec, and numbers."""
+    return {n: x for n, x in given.items() if hasattr(x, "data_ptr")}, {n: x for n, x in given.items() if not hasattr(x, "data_ptr")}
+
+
 class Program:
     """A compiled spec, callable on CUDA tensors.  .info: what attngen_program_info tells, as attributes."""
 
@@ -202,7 +207,8 @@ class Program:
 
     def workspace_bytes(self, q, k, v, offset=None, **scalars):
         """Bytes of workspace that a call with tensors of these shapes needs."""
-        return self._lookup({"q": q, "k": k, "v": v}, offset, scalars)[1]
+        inputs, scalars = _inputs_and_scalars(scalars)
+        return self._lookup({"q": q, "k": k, "v": v, **inputs}, offset, scalars)[1]
 
     def _space(self, size, stream, device):
         """A workspace of at least `size` bytes, all 0 when the stream gets there.  One per stream, since each launch leaves it 0; under capture a fresh
@@ -233,9 +239,9 @@ class Program:
         args = []
         for name, x in tensors.items():
             want = torch.float32 if name == "lse" else dtype
-            if x.dtype != want or tuple(x.shape) != shapes[name] or not x.is_cuda:
+            if name in shapes and (x.dtype != want or tuple(x.shape) != shapes[name] or not x.is_cuda):
                 raise ValueError(f"{name} must be a CUDA tensor {list(shapes[name])} of {want}, not {list(x.shape)} of {x.dtype} on {x.device}")
-            args.append(_Arg(name.encode(), None, (c_int64 * 4)(*x.stride()), 0.0))
+            args.append(_Arg(name.encode(), None, (c_int64 * 4)(*x.stride()), 0.0))  # an input beyond the five: the library knows its dims
         args += [_Arg(name.encode(), None, (c_int64 * 4)(), float(value)) for name, value in scalars.items()]
         shape = _Shape(B, Hq, Hkv, Sq, Sk, ALIGN_END if offset is None else offset)
         handle = c_void_p()
@@ -262,7 +268,8 @@ class Program:
 
         if o is None:
             o = torch.empty((*q.shape[:3], self.info.Dv), dtype=q.dtype, device=q.device)
-        tensors = {"q": q, "k": k, "v": v, "o": o}
+        inputs, scalars = _inputs_and_scalars(scalars)
+        tensors = {"q": q, "k": k, "v": v, "o": o, **inputs}
         if lse is True:
             lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
         if lse is not None and lse is not False:

@@ -203,8 +203,8 @@ template <class T, int D, int MT> LEAF void stage_c(u32 dst, const float (&c)[MT
 }
 
 // Where row `row` of a tensor begins, in elements, and whether it is one of its first `rows`.
-LEAF i64 row_at(i64 stride, int row) { return row * stride; }
-LEAF bool row_in(i64, int row, int rows) { return row < rows; }
+[[maybe_unused]] LEAF i64 row_at(i64 stride, int row) { return row * stride; }
+[[maybe_unused]] LEAF bool row_in(i64, int row, int rows) { return row < rows; }
 
 // Reads 16 bytes of shared memory.
 LEAF uint4 ld_shared_16(u32 addr) {

@@ -1,0 +1,304 @@
+/* emit_each.c: TI_POOL and TI_EACH -> CUDA.  Each thread has EACH_CHANNELS neighbouring channels of a row.
+ *
+ * Names of the user's have prefixes that keep them apart from one another and from ours: args.u_gate is the pointer of a tensor, args.s0_gate the stride of its first
+ * dim; u_cmp is what a thread has read of a tensor, u0_gate, u1_gate if it reads several elements. */
+#include <string.h>
+
+#include "emit.h"
+
+typedef struct Each {
+    Emit *e;
+    const Ins *i;
+    const KernelTensor *out;
+    Ref row;                                           /* off subtracted from the position: the row */
+    const char **text;                                 /* per Ref: the name of what is computed already */
+    int *uses;                                         /* per Ref: how often it is read */
+    bool *by_channel;                                  /* per Ref: by something that varies with the channel, though it does not itself */
+    int loads[KERNEL_TENSORS], loaded[KERNEL_TENSORS]; /* per tensor: elements that are read; those that have a name */
+} Each;
+
+static const Nodes *nodes(const Each *x) { return &x->e->k->nodes; }
+static bool varies(const Each *x, Ref r) { return nodes(x)->n[r].axes >> AX_D & 1; }
+
+/* ---- tensors */
+
+static const char *pointer(const Each *x, int tensor) {
+    const KernelTensor *t = &x->e->k->tensor[tensor];
+    return ag_fmt(x->e->k->arena, "args.%s%s", t->named ? "u_" : "", t->name).s;
+}
+
+static const char *stride(const Each *x, int tensor, int dim) {
+    const KernelTensor *t = &x->e->k->tensor[tensor];
+    return t->named ? ag_fmt(x->e->k->arena, "args.s%d_%s", dim, t->name).s : ag_fmt(x->e->k->arena, "args.%s_%c", t->name, "bhsd"[dim]).s;
+}
+
+/* The type that loads of a tensor of floats name. */
+static const char *reader(const KernelTensor *t) { return t->type == DT_F16 ? "f16_in" : t->type == DT_BF16 ? "bf16_in" : "f32_in"; }
+
+static const char *expr(const Each *x, Ref r) {
+    Buf b = {0};
+    ag_emit_expr_with(x->e, &b, r, NULL, x->text);
+    const char *s = ag_str_copy(x->e->k->arena, (Str){b.s ? b.s : "", (int)b.n}).s;
+    x->e->out->oom |= b.oom;
+    ag_buf_free(&b);
+    return s;
+}
+
+static const char *factor(const Each *x, Ref r) {
+    const char *s = expr(x, r);
+    bool word = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") == strlen(s);
+    return word ? s : ag_fmt(x->e->k->arena, "(%s)", s).s;
+}
+
+/* " + b * args.k_b + ..." for the first n subscripts; those that are 0 are left out. */
+static const char *offset(const Each *x, int tensor, const Ref *sub, int n) {
+    const char *s = "";
+    for (int i = 0; i < n; i++) {
+        const char *by = stride(x, tensor, i);
+        if (ag_node_is_int(nodes(x), sub[i], 0)) continue;
+        s = ag_node_is_int(nodes(x), sub[i], 1) ? ag_fmt(x->e->k->arena, "%s + %s", s, by).s
+                                                : ag_fmt(x->e->k->arena, "%s + %s * %s", s, factor(x, sub[i]), by).s;
+    }
+    return s;
+}
+
+/* ---- elements */
+
+/* Whether subscript i of n is known to be in its dim. */
+static bool is_inside(const Each *x, const Node *n, int i) {
+    Ref sub = n->sub[i], extent = x->e->k->tensor[n->index].extent[i];
+    const Node *s = &nodes(x)->n[sub], *d = &nodes(x)->n[extent];
+    if (s->op == OP_CONST && d->op == OP_CONST) return s->value.u.i >= 0 && s->value.u.i < d->value.u.i;
+    if (sub == x->i->e[2]) return extent == x->out->extent[0];
+    if (sub == x->i->e[3]) return extent == x->out->extent[1];
+    if (sub == x->row) return extent == x->out->extent[2];
+    return s->op == OP_AXIS && s->index == AX_D && extent == x->out->extent[3] && d->value.u.i % EACH_CHANNELS == 0;
+}
+
+/* "inside(i, n) && ..." for the first n subscripts; "" if all are known to be. */
+static Str condition(const Each *x, const Node *load, int n) {
+    Str s = STR("");
+    for (int i = 0; i < n; i++)
+        if (!is_inside(x, load, i))
+            s = ag_fmt(x->e->k->arena, "%s%sinside(%s, %s)", s.s, s.n ? " && " : "", expr(x, load->sub[i]),
+                       expr(x, x->e->k->tensor[load->index].extent[i]));
+    return s;
+}
+
+static const char *name_load(Each *x, int tensor) {
+    const char *name = x->e->k->tensor[tensor].name;
+    if (x->loads[tensor] == 1) return ag_fmt(x->e->k->arena, "u_%s", name).s;
+    return ag_fmt(x->e->k->arena, "u%d_%s", x->loaded[tensor]++, name).s;
+}
+
+static const char *const c_type[] = {"", "bool", "int", "float"};
+
+/* One element, as a constant. */
+static void load_one(Each *x, Ref r) {
+    static const char *const zero[] = {"", "false", "0", "0.f"};
+    const Node *n = &nodes(x)->n[r];
+    const KernelTensor *t = &x->e->k->tensor[n->index];
+    Str in = condition(x, n, n->nsub);
+    const char *at = offset(x, n->index, n->sub, n->nsub);
+    const char *element = ag_fmt(x->e->k->arena, "%s[%s]", pointer(x, n->index), *at ? at + strlen(" + ") : "0").s;
+    if (t->type <= DT_BF16) element = ag_fmt(x->e->k->arena, "%s::value(%s)", reader(t), element).s;
+    if (t->type == DT_I64) element = ag_fmt(x->e->k->arena, "(int)%s", element).s;
+    if (t->type == DT_BOOL) element = ag_fmt(x->e->k->arena, "%s != 0", element).s;
+    const char *name = name_load(x, n->index);
+    if (in.n)
+        ag_emit_line(x->e, "const %s %s = %s ? %s : %s;", c_type[n->type], name, in.s, element, zero[n->type]);
+    else
+        ag_emit_line(x->e, "const %s %s = %s;", c_type[n->type], name, element);
+    x->text[r] = name;
+}
+
+/* Is it an element of a tensor of floats at channel d, and is nothing else of it that varies with the channel? */
+static bool is_piece(const Each *x, const Node *n) {
+    if (n->op != OP_LOAD || !n->nsub || x->e->k->tensor[n->index].type > DT_F32) return false;
+    const Node *last = &nodes(x)->n[n->sub[n->nsub - 1]];
+    bool ok = last->op == OP_AXIS && last->index == AX_D;
+    for (int i = 0; i < n->nsub - 1; i++) ok &= !varies(x, n->sub[i]);
+    return ok;
+}
+
+/* How many channels from d0 on a dim of the last subscript has. */
+static const char *left(const Each *x, int tensor, int dim) {
+    return ag_fmt(x->e->k->arena, "%s - d0", factor(x, x->e->k->tensor[tensor].extent[dim])).s;
+}
+
+static void load_piece(Each *x, Ref r) {
+    const Node *n = &nodes(x)->n[r];
+    const KernelTensor *t = &x->e->k->tensor[n->index];
+    int last = n->nsub - 1;
+    Str in = condition(x, n, last);
+    const char *at = offset(x, n->index, n->sub, last), *name = name_load(x, n->index), *by = stride(x, n->index, last), *type = reader(t),
+               *rest = left(x, n->index, last);
+    if (in.n) rest = ag_fmt(x->e->k->arena, "%s ? %s : 0", in.s, rest).s;
+    ag_emit_line(x->e, "const Eight<%s> %s = load_8<%s>(%s%s + d0 * %s, %s, %s, args.vec & %d);", type, name, type, pointer(x, n->index), at, by, by,
+                 rest, 1 << n->index);
+    x->text[r] = ag_fmt(x->e->k->arena, "%s[e]", name).s;
+}
+
+static void declare(Each *x, Ref r) {
+    const char *name = ag_fmt(x->e->k->arena, "t%d", r).s;
+    ag_emit_line(x->e, "const %s %s = %s;", c_type[nodes(x)->n[r].type], name, expr(x, r));
+    x->text[r] = name;
+}
+
+/* ---- expressions */
+
+/* Which nodes are read, how often, and from where. */
+static void count(Each *x, Ref root) {
+    x->uses[root] = 1;
+    for (Ref r = root; r > 0; r--) {
+        const Node *n = &nodes(x)->n[r];
+        int subs = n->nsub - is_piece(x, n); /* the channel itself is not read then */
+        bool inner = varies(x, r) && !is_piece(x, n);
+        if (!x->uses[r] || x->text[r]) continue;
+        if (n->op == OP_LOAD) x->loads[n->index]++;
+        for (int i = 0; i < ag_op[n->op].arity + subs; i++) {
+            Ref a = i < ag_op[n->op].arity ? n->arg[i] : n->sub[i - ag_op[n->op].arity];
+            x->uses[a]++;
+            x->by_channel[a] |= inner && !varies(x, a);
+        }
+    }
+}
+
+/* The node of axis a, if it is read. */
+static bool reads(const Each *x, Ref root, Axis a) {
+    for (Ref r = 1; r <= root; r++)
+        if (x->uses[r] && nodes(x)->n[r].op == OP_AXIS && nodes(x)->n[r].index == (int)a) return true;
+    return false;
+}
+
+/* What is the same for all channels of a row, and all pieces. */
+static void row_parts(Each *x, Ref root) {
+    for (Ref r = 1; r <= root; r++) {
+        const Node *n = &nodes(x)->n[r];
+        if (!x->uses[r] || x->text[r]) continue;
+        if (is_piece(x, n))
+            load_piece(x, r);
+        else if (varies(x, r))
+            continue;
+        else if (n->op == OP_LOAD)
+            load_one(x, r);
+        else if (ag_op[n->op].arity > 0 && (x->uses[r] > 1 || x->by_channel[r]))
+            declare(x, r);
+    }
+}
+
+static void channel_parts(Each *x, Ref root) {
+    for (Ref r = 1; r < root; r++) {
+        const Node *n = &nodes(x)->n[r];
+        if (!x->uses[r] || x->text[r]) continue;
+        if (n->op == OP_LOAD)
+            load_one(x, r);
+        else if (ag_op[n->op].arity > 0 && x->uses[r] > 1)
+            declare(x, r);
+    }
+    if (!x->text[root] && nodes(x)->n[root].op == OP_LOAD) load_one(x, root);
+}
+
+/* The loop over the channels; braces around more than one statement. */
+static void channels(Each *x, Ref root) {
+    Emit *e = x->e;
+    Buf parts = {0}, *out = e->out;
+    e->out = &parts;
+    e->indent++;
+    if (reads(x, root, AX_D)) ag_emit_line(e, "const int d = d0 + e;");
+    channel_parts(x, root);
+    e->indent--;
+    e->out = out;
+    ag_emit_line(e, "float y[8];");
+    if (!parts.n)
+        ag_emit_line(e, "UNROLL for (int e = 0; e < 8; e++) y[e] = %s;", expr(x, root));
+    else {
+        ag_emit_line(e, "UNROLL for (int e = 0; e < 8; e++) {");
+        ag_putn(out, parts.s, parts.n);
+        ag_emit_line(e, "    y[e] = %s;", expr(x, root));
+        ag_emit_line(e, "}");
+    }
+    out->oom |= parts.oom;
+    ag_buf_free(&parts);
+}
+
+static Ref find_row(const Kernel *k) {
+    for (Ref r = 1; r < k->nodes.len; r++) {
+        const Node *n = &k->nodes.n[r], *a = &k->nodes.n[n->arg[0]], *b = &k->nodes.n[n->arg[1]];
+        if (n->op == OP_SUB && a->op == OP_AXIS && a->index == AX_Q && b->op == OP_SIZE && b->index == SZ_OFF) return r;
+    }
+    return 0;
+}
+
+static void each(Each *x) {
+    Ref root = x->i->e[0];
+    size_t n = (size_t)nodes(x)->len;
+    x->uses = NEWN(x->e->k->arena, int, n);
+    x->by_channel = NEWN(x->e->k->arena, bool, n);
+    x->row = find_row(x->e->k);
+    if (x->row) x->text[x->row] = "row";
+    count(x, root);
+    if (reads(x, root, AX_Q)) ag_emit_line(x->e, "const int q = row + args.off;");
+    row_parts(x, root);
+    channels(x, root);
+}
+
+/* ---- pools */
+
+static void pool(Each *x) {
+    Emit *e = x->e;
+    const Ins *i = x->i;
+    const KernelTensor *a = &e->k->tensor[i->a];
+    const char *size = expr(x, i->e[4]), *last = stride(x, i->a, 3), *type = reader(a);
+    const char *rest = left(x, i->a, 3), *from = offset(x, i->a, &i->e[2], 2);
+    ag_emit_line(e, "const int first = row * %s, rows = min(%s, %s - first);", expr(x, i->e[1]), size, factor(x, a->extent[2]));
+    ag_emit_line(e, "const %s::element *source = %s%s + first * %s + d0 * %s;", type, pointer(x, i->a), from, stride(x, i->a, 2), last);
+    ag_emit_line(e, "float y[8];");
+    if (i->b < 0) {
+        ag_emit_line(e, "sum_rows<%s>(y, source, %s, %s, rows, %s, args.vec & %d);", type, stride(x, i->a, 2), last, rest, 1 << i->a);
+        ag_emit_line(e, "const float share = 1.f / rows;");
+    } else {
+        ag_emit_line(e, "const float total = sum_weighted<%s>(y, source, %s, %s, rows, %s, args.vec & %d, %s, %s);", type, stride(x, i->a, 2), last,
+                     rest, 1 << i->a, pointer(x, i->b), stride(x, i->b, 0));
+        ag_emit_line(e, "const float share = 1.f / total;");
+    }
+    ag_emit_line(e, "UNROLL for (int e = 0; e < 8; e++) y[e] *= share;");
+}
+
+/* ---- */
+
+void ag_emit_each(Emit *e, const Ins *i) {
+    const Kernel *k = e->k;
+    Each x = {.e = e, .i = i, .out = &k->tensor[i->n]};
+    x.text = NEWN(k->arena, const char *, (size_t)k->nodes.len);
+    int cols = x.out->cols, threads = (cols + EACH_CHANNELS - 1) / EACH_CHANNELS, all = threads * k->queries;
+    const char *spare = all < k->threads ? ag_fmt(k->arena, "(int)threadIdx.x < %d && ", all).s : "";
+    ag_emit_line(e, "// ---- each thread has 8 channels of a row");
+    if (threads > 1)
+        ag_emit_line(e, "const int row = %s + (int)threadIdx.x / %d, d0 = (int)threadIdx.x %% %d * 8;",
+                     factor(&x, i->op == TI_POOL ? i->e[0] : i->e[1]), threads, threads);
+    else
+        ag_emit_line(e, "const int row = %s + (int)threadIdx.x, d0 = 0;", factor(&x, i->op == TI_POOL ? i->e[0] : i->e[1]));
+    ag_emit_line(e, "if (%srow < %s) {", spare, expr(&x, x.out->extent[2]));
+    e->indent++;
+    if (i->op == TI_POOL)
+        pool(&x);
+    else
+        each(&x);
+    const char *last = stride(&x, i->n, 3);
+    ag_emit_line(e, "store_8<%s>(%s%s + row * %s + d0 * %s, %s, y, %s, args.vec & %d);", ag_dtype_name[x.out->type], pointer(&x, i->n),
+                 offset(&x, i->n, &i->e[2], 2), stride(&x, i->n, 2), last, last, left(&x, i->n, 3), 1 << i->n);
+    e->indent--;
+    ag_emit_line(e, "}");
+}
+
+/* What a pool is of; an output stands in the spec. */
+void ag_emit_each_comment(Emit *e) {
+    const Kernel *k = e->k;
+    const Ins *i = k->role[0].body.last;
+    if (i->op != TI_POOL) return;
+    ag_put(e->out, "//\n// Pool\n//   %-8s means of %d rows, %d apart, of %s", k->tensor[i->n].name, (int)k->nodes.n[i->e[4]].value.u.i,
+           (int)k->nodes.n[i->e[1]].value.u.i, k->tensor[i->a].name);
+    if (i->b >= 0) ag_put(e->out, ", weighted by %s", k->tensor[i->b].name);
+    ag_put(e->out, "\n");
+}

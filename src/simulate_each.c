@@ -1,0 +1,163 @@
+/* simulate_each.c: what TI_POOL and TI_EACH compute, element by element, and whether every element of an output is written once. */
+#include "simulate.h"
+
+#include <string.h>
+
+typedef struct Each {
+    int64_t extent[KERNEL_TENSORS][INPUT_MAX_DIMS];
+    Scalar *value; /* per Ref: at the element at hand */
+    bool *wanted;  /* per Ref: the expression reads it */
+} Each;
+
+static int64_t elements(const Each *x, const KernelTensor *t, int tensor) {
+    int64_t n = 1;
+    for (int dim = 0; dim < t->rank; dim++) n *= x->extent[tensor][dim];
+    return n;
+}
+
+void ag_sim_each_init(Sim *s) {
+    Each *x = s->each = NEW(s->arena, Each);
+    x->value = NEWN(s->arena, Scalar, (size_t)s->k->nodes.len);
+    x->wanted = NEWN(s->arena, bool, (size_t)s->k->nodes.len);
+    for (int i = 0; i < s->k->ntensor; i++) {
+        const KernelTensor *t = &s->k->tensor[i];
+        if (!t->used) continue;
+        for (int dim = 0; dim < t->rank; dim++) x->extent[i][dim] = ag_sim_int(s, t->extent[dim]);
+        if (t->output) s->cover.stored[i] = ag_alloc_n(s->arena, (size_t)elements(x, t, i), 1);
+    }
+}
+
+/* Where element `at` lies among all of its tensor. */
+static int64_t place(const int64_t *extent, const int64_t at[4]) { return ((at[0] * extent[1] + at[1]) * extent[2] + at[2]) * extent[3] + at[3]; }
+
+/* Element of the tensor that `i` writes; *row counts from its first row. */
+typedef struct Rows {
+    int64_t b, h, row0, end, cols;
+} Rows;
+static Rows rows_of(Sim *s, const Ins *i, Ref row0) {
+    const int64_t *n = s->each->extent[i->n];
+    const char *name = s->k->tensor[i->n].name;
+    Rows r = {.b = ag_sim_int(s, i->e[2]), .h = ag_sim_int(s, i->e[3]), .row0 = ag_sim_int(s, row0), .cols = n[3]};
+    r.end = r.row0 + s->k->queries < n[2] ? r.row0 + s->k->queries : n[2];
+    if (r.row0 < 0) ag_sim_fail(s, "rows from %lld on of %s", (long long)r.row0, name);
+    if (r.b < 0 || r.b >= n[0]) ag_sim_fail(s, "batch %lld of %s, which has %lld", (long long)r.b, name, (long long)n[0]);
+    if (r.h < 0 || r.h >= n[1]) ag_sim_fail(s, "head %lld of %s, which has %lld", (long long)r.h, name, (long long)n[1]);
+    return r;
+}
+
+static const HostTensor *given(Sim *s, int tensor) {
+    const HostTensor *t = ag_sim_tensor(s, tensor);
+    if (!t->data) ag_sim_fail(s, "%s is not given", s->k->tensor[tensor].name);
+    if (t->type != s->k->tensor[tensor].type) ag_sim_fail(s, "%s is given as %s", s->k->tensor[tensor].name, ag_dtype_name[t->type]);
+    return t;
+}
+
+static void write(Sim *s, const Ins *i, const int64_t at[4], float x) {
+    uint8_t *stored = &s->cover.stored[i->n][place(s->each->extent[i->n], at)];
+    if (*stored)
+        ag_sim_fail(s, "element [%lld, %lld, %lld, %lld] is written twice", (long long)at[0], (long long)at[1], (long long)at[2], (long long)at[3]);
+    *stored = 1;
+    ag_host_set(given(s, i->n), at[0], at[1], at[2], at[3], x);
+}
+
+/* ---- pools */
+
+static float pooled(Sim *s, const Ins *i, int64_t b, int64_t h, int64_t row, int64_t col, int64_t stride, int64_t size) {
+    const HostTensor *a = given(s, i->a), *weights = i->b >= 0 ? given(s, i->b) : NULL;
+    int64_t rows = s->each->extent[i->a][2], first = row * stride;
+    float sum = 0, total = 0;
+    for (int64_t j = 0; j < size && first + j < rows; j++) {
+        float w = weights ? (float)ag_host_get_at(weights, &j, 1) : 1;
+        sum += w * (float)ag_host_get(a, b, h, first + j, col);
+        total += w;
+    }
+    return sum * (1 / total);
+}
+
+static void pool(Sim *s, const Ins *i) {
+    Rows r = rows_of(s, i, i->e[0]);
+    int64_t stride = ag_sim_int(s, i->e[1]), size = ag_sim_int(s, i->e[4]);
+    for (int64_t row = r.row0; row < r.end; row++)
+        for (int64_t d = 0; d < r.cols; d++) {
+            if (row * stride >= s->each->extent[i->a][2]) ag_sim_fail(s, "row %lld is the mean of no row", (long long)row);
+            write(s, i, (int64_t[]){r.b, r.h, row, d}, pooled(s, i, r.b, r.h, row, d, stride, size));
+        }
+}
+
+/* ---- expressions */
+
+static Scalar element(Sim *s, const Node *n) {
+    const HostTensor *t = given(s, n->index);
+    int64_t at[4] = {0};
+    bool in = true;
+    for (int i = 0; i < n->nsub; i++) {
+        at[i] = s->each->value[n->sub[i]].u.i;
+        in = in && at[i] >= 0 && at[i] < s->each->extent[n->index][i];
+    }
+    switch (n->type) {
+    case T_FLOAT: return (Scalar){T_FLOAT, {.f = in ? (float)ag_host_get_at(t, at, n->nsub) : 0}};
+    case T_BOOL: return (Scalar){T_BOOL, {.b = in && ag_host_get_int(t, at, n->nsub)}};
+    default: return (Scalar){T_INT, {.i = in ? (int32_t)(uint32_t)(uint64_t)ag_host_get_int(t, at, n->nsub) : 0}};
+    }
+}
+
+/* What varies with the channel, or all the rest. */
+static void evaluate(Sim *s, Ref root, bool channel, int64_t q, int64_t d) {
+    Each *x = s->each;
+    for (Ref r = 1; r <= root; r++) {
+        const Node *n = &s->k->nodes.n[r];
+        Scalar arg[3] = {{0}};
+        if (!x->wanted[r] || (n->axes >> AX_D & 1) != channel) continue;
+        for (int i = 0; i < ag_op[n->op].arity; i++) arg[i] = x->value[n->arg[i]];
+        if (ag_op[n->op].arity > 0)
+            ag_eval(n->op, arg, &x->value[r]);
+        else if (n->op == OP_LOAD)
+            x->value[r] = element(s, n);
+        else if (n->op == OP_AXIS && (n->index == AX_Q || n->index == AX_D))
+            x->value[r] = (Scalar){T_INT, {.i = (int32_t)(n->index == AX_Q ? q : d)}};
+        else
+            x->value[r] = ag_sim_scalar(s, r);
+    }
+}
+
+static void each(Sim *s, const Ins *i) {
+    Each *x = s->each;
+    Ref root = i->e[0];
+    Rows r = rows_of(s, i, i->e[1]);
+    memset(x->wanted, 0, sizeof(bool) * (size_t)s->k->nodes.len);
+    x->wanted[root] = true;
+    for (Ref j = root; j > 0; j--) {
+        const Node *n = &s->k->nodes.n[j];
+        for (int a = 0; x->wanted[j] && a < ag_op[n->op].arity; a++) x->wanted[n->arg[a]] = true;
+        for (int a = 0; x->wanted[j] && a < n->nsub; a++) x->wanted[n->sub[a]] = true;
+    }
+    for (int64_t row = r.row0; row < r.end; row++) {
+        evaluate(s, root, false, row + s->call->size[SZ_OFF], 0);
+        for (int64_t d = 0; d < r.cols; d++) {
+            evaluate(s, root, true, row + s->call->size[SZ_OFF], d);
+            write(s, i, (int64_t[]){r.b, r.h, row, d}, (float)x->value[root].u.f);
+        }
+    }
+}
+
+void ag_sim_each(Sim *s, const Ins *i) {
+    if (i->op == TI_POOL)
+        pool(s, i);
+    else
+        each(s, i);
+}
+
+void ag_sim_each_end(Sim *s) {
+    for (int t = 0; t < s->k->ntensor; t++) {
+        const int64_t *n = s->each->extent[t];
+        int64_t at[4];
+        if (!s->cover.stored[t]) continue;
+        for (at[0] = 0; at[0] < n[0]; at[0]++)
+            for (at[1] = 0; at[1] < n[1]; at[1]++)
+                for (at[2] = 0; at[2] < n[2]; at[2]++)
+                    for (at[3] = 0; at[3] < n[3]; at[3]++)
+                        if (!s->cover.stored[t][place(n, at)])
+                            ag_sim_fail_launch(s, (Span){0}, "element [%lld, %lld, %lld, %lld] of %s is never written", (long long)at[0],
+                                               (long long)at[1], (long long)at[2], (long long)at[3], s->k->tensor[t].name);
+    }
+}

@@ -1,0 +1,273 @@
+/* tile_each.c: kernels that compute each element of a tensor by itself: pooled rows (`derive`), and the output of a spec with branches.
+ *
+ * A block has THREADS threads and as many rows of one head as they can take, each thread EACH_CHANNELS channels of a row.  Heads go fastest over the blocks:
+ * what lies beside one another for all heads of a row, such as gates [b, q, h, 3], is read at one time. */
+#include "program.h"
+
+enum { WARPS = 8, THREADS = 32 * WARPS, SYMBOL = 63, SUFFIX = 8 };
+
+typedef struct Builder {
+    Kernel *k;
+    const Spec *spec;
+    int b, h, g, row0;          /* scalars of the block */
+    int input[SPEC_MAX_INPUTS]; /* kernel tensors, -1: not there yet */
+    int branch[SPEC_MAX_BRANCHES];
+    Ref let[SPEC_MAX_LETS]; /* 0: not lowered yet */
+} Builder;
+
+static Ref op(Builder *x, Op o, Ref a, Ref b) { return ag_fold_node(&x->k->nodes, (Node){.op = o, .arg = {a, b}}); }
+static Ref num(Builder *x, int64_t n) { return ag_node_int(&x->k->nodes, n); }
+static Ref size(Builder *x, Size s) { return ag_node_leaf(&x->k->nodes, OP_SIZE, T_INT, (int)s, (Span){0}); }
+static Ref axis(Builder *x, Axis a) { return ag_node_leaf(&x->k->nodes, OP_AXIS, T_INT, (int)a, (Span){0}); }
+static Ref val(Builder *x, int v) { return ag_kval(x->k, v); }
+
+static int let(Builder *x, const char *name, Ref e, const char *note) {
+    int v = ag_val_scalar(x->k, name, T_INT);
+    Ins *i = ag_ins(x->k, TI_LET, v);
+    x->k->val[v].nonneg = ag_nonneg(x->k, e);
+    i->e[0] = e;
+    i->note = note;
+    ag_block_append(&x->k->role[0].body, i);
+    return v;
+}
+
+/* ---- tensors */
+
+static const struct {
+    const char *name;
+    int rank;
+    Size size[4];
+} first[TEN_COUNT] = {
+    [TEN_Q] = {"q", 4, {SZ_B, SZ_HQ, SZ_SQ, SZ_D}},   [TEN_K] = {"k", 4, {SZ_B, SZ_HKV, SZ_SK, SZ_D}},
+    [TEN_V] = {"v", 4, {SZ_B, SZ_HKV, SZ_SK, SZ_DV}}, [TEN_O] = {"o", 4, {SZ_B, SZ_HQ, SZ_SQ, SZ_DV}},
+    [TEN_LSE] = {"lse", 3, {SZ_B, SZ_HQ, SZ_SQ}},
+};
+
+static Ref extent_of(Builder *x, Size s) {
+    if (s == SZ_D) return num(x, x->spec->D);
+    return s == SZ_DV ? num(x, x->spec->Dv) : size(x, s);
+}
+
+static void describe(Builder *x) {
+    for (int i = 0; i < TEN_COUNT; i++) {
+        KernelTensor *t = &x->k->tensor[i];
+        *t = (KernelTensor){.name = first[i].name,
+                            .type = i == TEN_LSE ? DT_F32 : x->spec->dtype,
+                            .rank = first[i].rank,
+                            .heads = first[i].size[1],
+                            .rows = first[i].size[2],
+                            .output = i == TEN_O,
+                            .program = i};
+        if (t->rank == 4) t->cols = first[i].size[3] == SZ_DV ? x->spec->Dv : x->spec->D;
+        for (int dim = 0; dim < t->rank; dim++) t->extent[dim] = extent_of(x, first[i].size[dim]);
+    }
+    x->k->ntensor = TEN_COUNT;
+}
+
+static Ref input_extent(Builder *x, const Input *in, const Dim *d) {
+    static const Size of_axis[AX_COUNT] = {[AX_B] = SZ_B, [AX_H] = SZ_HQ, [AX_G] = SZ_HKV, [AX_Q] = SZ_SQ, [AX_K] = SZ_SK};
+    if (d->kind == DIM_CONST) return num(x, d->n.n);
+    if (d->axis == AX_D) return extent_of(x, in->values ? SZ_DV : SZ_D);
+    return size(x, of_axis[d->axis]);
+}
+
+/* Kernel tensor of an input; -1 after an error. */
+static int input(Builder *x, int index, Span at) {
+    const Input *in = &x->spec->input[index];
+    KernelTensor t = {.name = ag_str_copy(x->k->arena, in->name).s,
+                      .type = in->type,
+                      .rank = in->rank,
+                      .used = true,
+                      .named = true,
+                      .program = ag_program_input(index)};
+    if (in->rank > LEN(t.extent)) {
+        ag_unsupported(x->k->d, at, "'%s' has %d dims; kernels of this version of attngen read tensors of at most %d", t.name, in->rank,
+                       LEN(t.extent));
+        return -1;
+    }
+    if (x->input[index] >= 0) return x->input[index];
+    for (int i = 0; i < in->rank; i++) t.extent[i] = input_extent(x, in, &in->dim[i]);
+    return x->input[index] = ag_kernel_tensor(x->k, t);
+}
+
+static int branch(Builder *x, int index) {
+    const KernelTensor *o = &x->k->tensor[TEN_O];
+    if (x->branch[index] >= 0) return x->branch[index];
+    KernelTensor t = *o;
+    t.name = ag_str_copy(x->k->arena, x->spec->branch[index].name).s;
+    t.output = false;
+    t.used = t.named = true;
+    t.program = ag_program_result(x->spec, index);
+    return x->branch[index] = ag_kernel_tensor(x->k, t);
+}
+
+/* ---- kernels */
+
+static Builder begin(const Fn *fn, const char *suffix) {
+    Str name = fn->spec->name;
+    Builder x = {.spec = fn->spec};
+    if (name.n > SYMBOL - SUFFIX) name.n = SYMBOL - SUFFIX;
+    x.k = ag_kernel_new(fn->d, fn->spec, fn->sched, fn->target, ag_fmt(fn->d->arena, "%.*s_%s", STRF(name), suffix));
+    x.k->kind = KERNEL_EACH;
+    x.k->nrole = 1;
+    x.k->role[0] = (Role){.name = "all", .warps = WARPS};
+    x.k->threads = THREADS;
+    x.k->per_sm = 4;
+    x.k->numerics = STR("f32acc");
+    for (int i = 0; i < SPEC_MAX_INPUTS; i++) x.input[i] = -1;
+    for (int i = 0; i < SPEC_MAX_BRANCHES; i++) x.branch[i] = -1;
+    describe(&x);
+    return x;
+}
+
+/* Which rows of tensor `out`, of `cols` channels, a block writes. */
+static void divide(Builder *x, int out, int cols, const char *head) {
+    const KernelTensor *t = &x->k->tensor[out];
+    Ref block = ag_node_leaf(&x->k->nodes, OP_BLOCK, T_INT, 0, (Span){0}), heads = t->extent[1];
+    x->k->queries = THREADS / ((cols + EACH_CHANNELS - 1) / EACH_CHANNELS);
+    Ref rows = num(x, x->k->queries), tiles = op(x, OP_CEILDIV, t->extent[2], rows);
+    x->k->blocks = op(x, OP_MUL, op(x, OP_MUL, tiles, heads), t->extent[0]);
+    int tiles_m = let(x, "tiles_m", tiles, "---- the rows of this block");
+    Ref rest = op(x, OP_FLOORDIV, block, heads);
+    int m = let(x, "m", op(x, OP_MOD, rest, val(x, tiles_m)), NULL);
+    x->h = let(x, head, op(x, OP_MOD, block, heads), NULL);
+    x->b = let(x, "b", op(x, OP_FLOORDIV, rest, val(x, tiles_m)), NULL);
+    x->row0 = let(x, "row0", op(x, OP_MUL, val(x, m), rows), NULL);
+}
+
+static Ins *add(Builder *x, TileOp o, int out, Span at) {
+    Ins *i = ag_ins(x->k, o, -1);
+    i->n = out;
+    i->span = at;
+    i->e[2] = val(x, x->b);
+    i->e[3] = val(x, x->h);
+    ag_block_append(&x->k->role[0].body, i);
+    return i;
+}
+
+/* Blocks that an SM is to hold at once, by the registers that take what a thread reads at its channels: enough in flight for the memory, and no spills. */
+static int blocks_per_sm(const Kernel *k) {
+    int words = 0;
+    for (Ref r = 1; r < k->nodes.len; r++) {
+        const Node *n = &k->nodes.n[r];
+        if (n->op == OP_LOAD && n->axes >> AX_D & 1) words += k->tensor[n->index].type <= DT_BF16 ? EACH_CHANNELS / 2 : EACH_CHANNELS;
+    }
+    return words <= 24 ? 4 : words <= 64 ? 2 : 1;
+}
+
+static Kernel *finish(Builder *x) {
+    ag_stop_if_errors(x->k->d);
+    ag_remove_dead_lets(x->k, &x->k->role[0].body);
+    ag_place_arguments(x->k);
+    return x->k;
+}
+
+/* ---- pools */
+
+/* Blocks that end at Sk or before, or with a partial tail those that begin before it. */
+static Ref pool_count(Builder *x, const Derive *p) {
+    if (p->partial) return op(x, OP_CEILDIV, size(x, SZ_SK), num(x, p->stride.n));
+    Ref starts = op(x, OP_SUB, size(x, SZ_SK), num(x, p->size.n - 1));
+    return op(x, OP_MAX, op(x, OP_CEILDIV, starts, num(x, p->stride.n)), num(x, 0));
+}
+
+Kernel *ag_build_pool(const Fn *fn, int derive) {
+    const Derive *p = &fn->spec->derive[derive];
+    Builder x = begin(fn, ag_fmt(fn->d->arena, "pool%d", derive).s);
+    int cols = ag_source_cols(fn->spec, (SpecRef){FROM_DERIVE, derive});
+    int source = p->source.kind == FROM_K ? TEN_K : p->source.kind == FROM_V ? TEN_V : input(&x, p->source.index, p->span);
+    int weights = p->weights >= 0 ? input(&x, p->weights, p->span) : -1;
+    x.k->tensor[source].used = true;
+    KernelTensor t = {.name = ag_str_copy(fn->d->arena, p->name).s,
+                      .type = fn->spec->dtype,
+                      .rank = 4,
+                      .cols = cols,
+                      .heads = SZ_HKV,
+                      .extent = {size(&x, SZ_B), size(&x, SZ_HKV), pool_count(&x, p), num(&x, cols)},
+                      .output = true,
+                      .used = true,
+                      .named = true,
+                      .program = ag_program_derive(fn->spec, derive)};
+    int out = ag_kernel_tensor(x.k, t);
+    divide(&x, out, cols, "g");
+    Ins *i = add(&x, TI_POOL, out, p->span);
+    i->a = source;
+    i->b = weights;
+    i->e[0] = val(&x, x.row0);
+    i->e[1] = num(&x, p->stride.n);
+    i->e[4] = num(&x, p->size.n);
+    return finish(&x);
+}
+
+/* ---- outputs: the syntax tree as kernel nodes */
+
+static Ref row(Builder *x) { return op(x, OP_SUB, axis(x, AX_Q), size(x, SZ_OFF)); }
+
+static Ref lower(Builder *x, const Ast *e);
+
+/* An element of an input.  The axis q alone, for a dim of queries, counts rows from 0. */
+static Ref lower_load(Builder *x, const Ast *e) {
+    const Input *in = &x->spec->input[e->index];
+    Node n = {.op = OP_LOAD, .type = e->type, .index = input(x, e->index, e->span), .nsub = e->nsub, .span = e->span};
+    if (n.index < 0) return ag_fold_node(&x->k->nodes, (Node){.op = OP_CONST, .value = {.type = e->type}});
+    for (int i = 0; i < e->nsub; i++) {
+        const Dim *d = &in->dim[i];
+        bool queries = d->kind == DIM_AXIS && d->axis == AX_Q, single = d->kind == DIM_CONST && d->n.n == 1;
+        bool position = e->sub[i]->op == OP_AXIS && e->sub[i]->index == AX_Q;
+        n.sub[i] = single ? num(x, 0) : queries && position ? row(x) : lower(x, e->sub[i]);
+    }
+    return ag_node_intern(&x->k->nodes, n);
+}
+
+static Ref lower_branch(Builder *x, int index, Span at) {
+    Node n = {.op = OP_LOAD, .type = T_FLOAT, .index = branch(x, index), .nsub = 4, .span = at};
+    n.sub[0] = val(x, x->b), n.sub[1] = val(x, x->h), n.sub[2] = row(x), n.sub[3] = axis(x, AX_D);
+    return ag_node_intern(&x->k->nodes, n);
+}
+
+static Ref lower_axis(Builder *x, Axis a) {
+    switch (a) {
+    case AX_B: return val(x, x->b);
+    case AX_H: return val(x, x->h);
+    case AX_G: return val(x, x->g);
+    default: return axis(x, a);
+    }
+}
+
+static Ref lower_leaf(Builder *x, const Ast *e) {
+    const Param *p = &x->spec->param[e->op == OP_PARAM ? e->index : 0];
+    switch (e->op) {
+    case OP_CONST: return ag_node_intern(&x->k->nodes, (Node){.op = OP_CONST, .value = e->value, .span = e->span});
+    case OP_PARAM:
+        if (p->bound) return ag_node_intern(&x->k->nodes, (Node){.op = OP_CONST, .value = p->value, .span = e->span});
+        return ag_node_leaf(&x->k->nodes, OP_PARAM, p->type, e->index, e->span);
+    case OP_AXIS: return lower_axis(x, (Axis)e->index);
+    case OP_SIZE: return extent_of(x, (Size)e->index);
+    case OP_LOAD: return lower_load(x, e);
+    case OP_BRANCH: return lower_branch(x, e->index, e->span);
+    default: break; /* a let */
+    }
+    if (!x->let[e->index]) x->let[e->index] = lower(x, x->spec->let[e->index].value);
+    return x->let[e->index];
+}
+
+static Ref lower(Builder *x, const Ast *e) {
+    if (ag_op_has(e->op, 'L')) return lower_leaf(x, e);
+    Node n = {.op = e->op, .span = e->span};
+    for (int i = 0; i < ag_op[e->op].arity; i++) n.arg[i] = lower(x, e->arg[i]);
+    return ag_fold_node(&x->k->nodes, n);
+}
+
+Kernel *ag_build_combine(const Fn *fn) {
+    Builder x = begin(fn, "combine");
+    const Ast *output = fn->spec->output;
+    x.k->tensor[TEN_O].used = true;
+    divide(&x, TEN_O, fn->spec->Dv, "h");
+    x.g = let(&x, "g", op(&x, OP_FLOORDIV, val(&x, x.h), op(&x, OP_FLOORDIV, size(&x, SZ_HQ), size(&x, SZ_HKV))), "kv head");
+    Ref value = output ? lower(&x, output) : lower_branch(&x, 0, (Span){0});
+    Ins *i = add(&x, TI_EACH, TEN_O, output ? output->span : (Span){0});
+    i->e[0] = value;
+    i->e[1] = val(&x, x.row0);
+    x.k->per_sm = blocks_per_sm(x.k);
+    return finish(&x);
+}
