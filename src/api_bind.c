@@ -40,7 +40,7 @@ static void set_sizes(int64_t size[SZ_COUNT], const attngen_shape *shape, const 
 /* Those that should go by 16-byte pieces: the others of rank 4 go by TMA or not at all. */
 static uint64_t tensors_in_pieces(const ProgramMeta *m) {
     uint64_t bits = 0;
-    for (uint32_t i = 0; i < m->ntensor; i++) bits |= (uint64_t)(m->tensor[i].rank == 4 && !m->tensor[i].buffer) << i;
+    for (uint32_t i = 0; i < m->ntensor; i++) bits |= (uint64_t)ag_has_channels(&m->tensor[i]) << i;
     for (uint32_t i = 0; i < m->ntmap; i++) bits &= ~((uint64_t)1 << m->tmap[i].tensor);
     return bits;
 }
@@ -82,7 +82,8 @@ static attngen_status for_group(attngen_context *ctx, attngen_program **out, con
         return ATTNGEN_OK;
     }
     const DiagFile *spec = &c->diag.file[1], *schedule = &c->diag.file[2];
-    const attngen_source text = {spec->name.s, spec->text.s, (size_t)spec->text.n}, how = {schedule->name.s, schedule->text.s, (size_t)schedule->text.n};
+    const attngen_source text = {spec->name.s, spec->text.s, (size_t)spec->text.n},
+                         how = {schedule->name.s, schedule->text.s, (size_t)schedule->text.n};
     attngen_dim dims[MAX_DIMS];
     if (c->ndims >= MAX_DIMS) return ag_fail(ctx, ATTNGEN_E_INVALID_ARG, "more than %d names are bound", MAX_DIMS - 1);
     memcpy(dims, c->dims, c->ndims * sizeof *dims);

@@ -213,6 +213,8 @@ int64_t ag_workspace_place(const ProgramMeta *m, const int64_t *sizes, int tenso
 void ag_args_place(BoundArgs *b, void *workspace);
 /* Sizes as kernel k has them. */
 void ag_kernel_sizes(const BoundArgs *b, const KernelMeta *k, int64_t sizes[META_SIZES]);
+/* An argument with rows of D or Dv channels: q, k, v, o, and captured tensors that are keys or values. */
+bool ag_has_channels(const TensorMeta *t);
 /* Whether tensor maps describe all tensors that the program reads by TMA. */
 bool ag_args_mappable(const BoundArgs *b);
 /* Launches every kernel of b->meta, which is that of l, in order on `stream`; b is mappable.  Tensor maps equal to those of this thread's last launch are reused. */

@@ -316,6 +316,14 @@ static Reason why_not(const BoundArgs *b, int i, int *dim) {
 /* Tensors with rows; others (lse) always go by elements. */
 static bool has_rows(const BoundArgs *b, int i) { return b->meta->tensor[i].rank == 4 && (b->data[i] || b->meta->tensor[i].buffer); }
 
+/* Is it worth a note if its rows go by elements?  Of captured tensors only those with a row for each key or query are moved by rows. */
+static bool is_worth_a_note(const BoundArgs *b, int i) {
+    const TensorMeta *t = &b->meta->tensor[i];
+    return has_rows(b, i) && ag_has_channels(t) && !is_empty(b, t);
+}
+
+bool ag_has_channels(const TensorMeta *t) { return t->rank == 4 && !t->buffer && (t->dim[3] == SZ_D || t->dim[3] == SZ_DV); }
+
 attngen_status ag_args_bind(BoundArgs *b, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e) {
     memset(b, 0, sizeof *b);
     b->meta = m;
@@ -466,7 +474,7 @@ static void explain_all(const BoundArgs *b, void (*explain)(const BoundArgs *, i
     if (!n) return;
     buf[0] = 0;
     for (int i = 0; i < (int)b->meta->ntensor && used < n; i++) {
-        if (!has_rows(b, i) || is_empty(b, &b->meta->tensor[i])) continue;
+        if (!is_worth_a_note(b, i)) continue;
         explain(b, i, one, sizeof one);
         if (one[0]) used += (size_t)snprintf(buf + used, n - used, "%s%s", used ? "; " : "", one);
     }
@@ -477,10 +485,10 @@ void ag_args_unmapped(const BoundArgs *b, char *buf, size_t n) { explain_all(b, 
 
 void ag_args_way(const BoundArgs *b, int i, char *buf, size_t n) {
     const TensorMeta *t = &b->meta->tensor[i];
-    bool rows = has_rows(b, i), mapped = is_mapped(b->meta, i);
+    bool rows = is_worth_a_note(b, i), mapped = is_mapped(b->meta, i);
     buf[0] = 0;
-    if (rows && !is_empty(b, t)) explain_map(b, i, buf, n);
-    if (rows && !is_empty(b, t) && !buf[0]) explain_tensor(b, i, buf, n);
+    if (rows) explain_map(b, i, buf, n);
+    if (rows && !buf[0]) explain_tensor(b, i, buf, n);
     if (!buf[0])
         snprintf(buf, n, "%s: %s", t->name, is_empty(b, t) ? "no elements" : mapped ? "TMA" : rows ? "16-byte pieces" : "element by element");
 }
