@@ -89,8 +89,8 @@ t "debug-hang of the reference" 2 "attngen: --debug-hang is for the GPU, and --r
 t "debug-hang of show" 2 "attngen: show has no option \`--debug-hang\`; see \`attngen help show\`" show causal --timeline --debug-hang
 
 # ---- show
-t "show nothing" 2 "attngen: show needs --timeline, which is all that it shows in this version" show causal -a sm_90
-t "show nothing as a picture" 2 "attngen: show needs --timeline, which is all that it shows in this version" show causal -a sm_90 --svg
+t "show nothing" 2 "attngen: show needs --timeline or --picks" show causal -a sm_90
+t "show nothing as a picture" 2 "attngen: show needs --timeline or --picks" show causal -a sm_90 --svg
 t "show no spec" 2 "attngen: usage: attngen show SPEC [OPTION]...; see \`attngen help show\`" show --timeline
 t "show an unknown option" 2 "attngen: show has no option \`--timelin\` (did you mean \`--timeline\`?); see \`attngen help show\`" show causal --timelin
 t "timeline with a value" 2 "attngen: --timeline takes no value" show causal --timeline=svg
