@@ -129,6 +129,25 @@ const attngen_program *attngen_call_program(const attngen_call *call) { return c
 
 size_t attngen_workspace(const attngen_call *call) { return call ? call->workspace : 0; }
 
+static const char *type_of(const Spec *spec, int tensor) {
+    int input = tensor - ag_program_input(0);
+    DType t = tensor == TEN_LSE ? DT_F32 : input < 0 || spec->input[input].storage ? spec->dtype : spec->input[input].type;
+    return ag_dtype_name[t];
+}
+
+int attngen_call_tensor(const attngen_call *call, size_t index, attngen_arg_info *info) {
+    if (!call || !info) return 0;
+    const ProgramMeta *m = &call->program->lowered->meta;
+    for (int i = 0; i < (int)m->ntensor; i++) {
+        const TensorMeta *t = &m->tensor[i];
+        if (t->buffer || index--) continue;
+        *info = (attngen_arg_info){t->name, type_of(call->program->lowered->fn.spec, i), t->rank, t->optional, t->output, {0}};
+        for (int k = 0; k < t->rank; k++) info->extent[k] = ag_tensor_extent(m, call->size, i, k);
+        return 1;
+    }
+    return 0;
+}
+
 /* ---- launch */
 
 static _Thread_local Err launch_text;

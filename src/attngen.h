@@ -167,6 +167,15 @@ ATTNGEN_API const attngen_program *attngen_call_program(const attngen_call *call
  * a mask; and for a spec with branches what its kernels hand on to each other. */
 ATTNGEN_API size_t attngen_workspace(const attngen_call *call);
 
+/* A tensor that the call takes. */
+typedef struct attngen_arg_info {
+    const char *name, *type; /* "f16" "bf16" "f32" "i32" "i64" "u8" "bool"; both live as long as the call */
+    int rank, optional, output;
+    int64_t extent[4];
+} attngen_arg_info;
+/* Tensor `index` of those that the call takes: o and, as far as the spec reads them, q, k, v and its captured tensors; lse where there is one.  0: there are no more. */
+ATTNGEN_API int attngen_call_tensor(const attngen_call *call, size_t index, attngen_arg_info *info);
+
 /* ---- launch */
 
 /* One argument: a tensor (data, dtype, strides in elements for its dims in order) or a scalar.

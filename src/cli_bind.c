@@ -91,13 +91,12 @@ static void print_grid(const BoundArgs *b, const KernelMeta *k, int ordinal) {
 }
 
 /* What the kernels of a program hand on to each other. */
-static void print_buffers(const BoundArgs *b, const int64_t *sizes) {
-    const ProgramMeta *m = b->meta;
+static void print_buffers(const ProgramMeta *m, const int64_t *sizes) {
     printf("%lld bytes of workspace, %lld of them for counters\n", (long long)ag_workspace_bytes(m, sizes), (long long)ag_workspace_counters(m));
     for (uint32_t i = 0; i < m->ntensor; i++) {
         const TensorMeta *t = &m->tensor[i];
         int64_t bytes = t->elem_bytes, dim[4] = {0};
-        for (int k = 0; k < t->rank; k++) bytes *= dim[k] = t->dim[k] == META_CONSTANT ? t->constant[k] : b->size[t->dim[k]];
+        for (int k = 0; k < t->rank; k++) bytes *= dim[k] = ag_tensor_extent(m, sizes, (int)i, k);
         if (!t->buffer || !bytes) continue;
         printf("  %s [", t->name);
         for (int k = 0; k < t->rank; k++) printf(k ? ", %lld" : "%lld", (long long)dim[k]);
@@ -136,7 +135,7 @@ static attngen_status print_program(const attngen_program *p, const attngen_call
         ag_args_way(&b, i, line, sizeof line);
         printf("  %s\n", line);
     }
-    if (program) print_buffers(&b, z);
+    if (program) print_buffers(&c->meta, z);
     *fits = ag_args_mappable(&b);
     return s;
 }

@@ -277,6 +277,12 @@ int64_t ag_workspace_bytes(const ProgramMeta *m, const int64_t *sizes) {
     return lay_out_buffers(&b);
 }
 
+int64_t ag_tensor_extent(const ProgramMeta *m, const int64_t *sizes, int tensor, int dim) {
+    BoundArgs b = {.meta = m};
+    set_sizes(b.size, m, sizes);
+    return extent(&b, &m->tensor[tensor], dim);
+}
+
 int64_t ag_workspace_place(const ProgramMeta *m, const int64_t *sizes, int tensor) {
     BoundArgs b = {.meta = m};
     set_sizes(b.size, m, sizes);
