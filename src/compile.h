@@ -28,6 +28,9 @@ typedef struct Fn {
     Kernel *kernel;
     unsigned facts;
     const Branch *branch; /* whose plain spec `spec` is; NULL */
+    const Spec *program;  /* the whole spec, and the number of the branch in it */
+    int number;
+    bool gather;          /* its listed blocks are visited block by block */
     const Derive *pool;   /* whose rows its keys are; NULL */
 } Fn;
 

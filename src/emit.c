@@ -187,11 +187,11 @@ static void emit_kernel(Emit *e) {
                  STRF(k->name));
     e->indent = 1;
     if (k->kind != KERNEL_EACH) ag_emit_line(e, "extern __shared__ __align__(%d) u8 smem[];", e->align);
-    shared_names(e);
+    if (k->kind != KERNEL_INVERT) shared_names(e);
     if (k->nrole > 1) {
         ag_emit_barriers(e);
         ag_emit_roles(e);
-    } else if (k->kind != KERNEL_EACH)
+    } else if (k->kind != KERNEL_EACH && k->kind != KERNEL_INVERT)
         row_names(e);
     e->indent = 0;
     e->role = k->role[0].name;
@@ -249,7 +249,10 @@ static Emit emit_of(const Kernel *k, Buf *out) {
 static void comment_kernel(Emit *e) {
     if (e->k->kind == KERNEL_EACH)
         ag_emit_each_comment(e);
-    else {
+    else if (e->k->kind == KERNEL_INVERT) {
+        ag_emit_invert_comment(e);
+        comment_shared(e);
+    } else {
         comment_schedule(e);
         comment_shared(e);
     }

@@ -265,6 +265,30 @@ static void pool(Each *x) {
     ag_emit_line(e, "UNROLL for (int e = 0; e < 8; e++) y[e] *= share;");
 }
 
+/* ---- merging */
+
+static void merge(Each *x) {
+    Emit *e = x->e;
+    const Ins *i = x->i, *l = e->k->list;
+    const KernelTensor *t = &e->k->tensor[l->a], *part = &e->k->tensor[i->a], *lse = &e->k->tensor[i->b];
+    const char *n = expr(x, i->e[4]), *count = n;
+    const Ref at[3] = {i->e[2], i->e[1], 0};
+    const char *place = offset(x, l->a, at, 2), *b = factor(x, i->e[2]), *h = factor(x, i->e[3]);
+    if (l->b >= 0)
+        count = ag_fmt(e->k->arena, "min(%s, *(%s%s + row * %s))", n, pointer(x, l->b), offset(x, l->b, at, 2), stride(x, l->b, 2)).s;
+    ag_emit_line(e, "const %s list = {%s%s + row * %s, %s, %s, ceil_div(args.Sk, %d)};", e->k->unique ? "UniqueList" : "BlockList", pointer(x, l->a), place,
+                 stride(x, l->a, 2), stride(x, l->a, 3), count, l->n);
+    ag_emit_line(e, "float y[8];");
+    const char *result = i->bar >= 0 ? "const float lse = " : "";
+    ag_emit_line(e, "%smerge_slots<%s, %s>(y, list, args.%s + %s * args.%s_b + %s * args.%s_h + (i64)row * %s, args.%s + %s * args.%s_b + %s * args.%s_h + (i64)row * %s * args.%s_s + d0, args.%s_s, %s, args.vec & %d);",
+                 result, reader(part), n, lse->name, b, lse->name, h, lse->name, n, part->name, b, part->name, h, part->name, n, part->name, part->name,
+                 left(x, i->n, 3), 1 << i->a);
+    if (i->bar < 0) return;
+    const char *to = e->k->tensor[i->bar].name;
+    ag_emit_line(e, "if (d0 == 0 && args.%s) args.%s[%s * args.%s_b + %s * args.%s_h + row * args.%s_s] = lse;", to, to, b, to, h, to, to);
+    (void)t;
+}
+
 /* ---- */
 
 void ag_emit_each(Emit *e, const Ins *i) {
@@ -276,15 +300,12 @@ void ag_emit_each(Emit *e, const Ins *i) {
     ag_emit_line(e, "// ---- each thread has 8 channels of a row");
     if (threads > 1)
         ag_emit_line(e, "const int row = %s + (int)threadIdx.x / %d, d0 = (int)threadIdx.x %% %d * 8;",
-                     factor(&x, i->op == TI_POOL ? i->e[0] : i->e[1]), threads, threads);
+                     factor(&x, i->op == TI_EACH ? i->e[1] : i->e[0]), threads, threads);
     else
-        ag_emit_line(e, "const int row = %s + (int)threadIdx.x, d0 = 0;", factor(&x, i->op == TI_POOL ? i->e[0] : i->e[1]));
+        ag_emit_line(e, "const int row = %s + (int)threadIdx.x, d0 = 0;", factor(&x, i->op == TI_EACH ? i->e[1] : i->e[0]));
     ag_emit_line(e, "if (%srow < %s) {", spare, expr(&x, x.out->extent[2]));
     e->indent++;
-    if (i->op == TI_POOL)
-        pool(&x);
-    else
-        each(&x);
+    (i->op == TI_POOL ? pool : i->op == TI_MERGE ? merge : each)(&x);
     const char *last = stride(&x, i->n, 3);
     ag_emit_line(e, "store_8<%s>(%s%s + row * %s + d0 * %s, %s, y, %s, args.vec & %d);", ag_dtype_name[x.out->type], pointer(&x, i->n),
                  offset(&x, i->n, &i->e[2], 2), stride(&x, i->n, 2), last, last, left(&x, i->n, 3), 1 << i->n);

@@ -146,9 +146,13 @@ static void emit_fill(Emit *e, const Ins *i) {
 /* Position and head of row (mi, r), if the expression asks. */
 static void row_axes(Emit *e, const Ins *i) {
     int pack = e->k->pack;
-    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q) && pack == 1)
+    bool query = ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q);
+    if (query && e->k->entries) /* rows behind the tile's entries are those of the last */
+        ag_emit_line(e, "const int q = query_of(entries, min(%s + quot(%s + mi * 16 + r * 8, %d), end - 1)) + args.off;", ag_emit_text(e, i->e[1]),
+                     e->lane_row, pack);
+    if (query && !e->k->entries && pack == 1)
         ag_emit_line(e, "const int q = %s + %s + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]), e->lane_row);
-    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q) && pack > 1)
+    if (query && !e->k->entries && pack > 1)
         ag_emit_line(e, "const int q = %s + quot(%s + mi * 16 + r * 8, %d);", ag_emit_text(e, i->e[1]), e->lane_row, pack);
     if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_H))
         ag_emit_line(e, "const int h = %s + rem(%s + mi * 16 + r * 8, %d);", ag_emit_text(e, i->e[3]), e->lane_row, pack);
@@ -176,6 +180,12 @@ static void emit_copy(Emit *e, const Ins *i) {
     const Val *v = val(e, i->dst);
     const KernelTensor *t = &e->k->tensor[i->a];
     const char *row = ag_emit_atom(e, i->e[1]);
+    if (t->rows == SZ_SQ && e->k->entries) {
+        ag_emit_line(e, "copy_entries<%d, %d, %d, THREADS>(%s, %s_head, args.%s_s, args.%s_h, args.%s_d, entries, %s, %s - %s, args.vec & %d);", v->rows,
+                     t->cols, e->k->pack, ag_emit_stage(e, i->dst, i->e[0]), t->name, t->name, t->name, t->name, row, ag_emit_text(e, i->e[2]), row,
+                     1 << i->a);
+        return;
+    }
     if (t->rows == SZ_SQ && e->k->pack > 1) {
         const char *rows = ag_fmt(e->k->arena, "%s - %s", ag_emit_text(e, i->e[2]), row).s;
         if (e->k->queries * e->k->pack < v->rows) rows = ag_fmt(e->k->arena, "min(%s, %d)", rows, e->k->queries).s;
@@ -187,6 +197,12 @@ static void emit_copy(Emit *e, const Ins *i) {
     ag_emit_line(e, "copy_tile<%d, %d, THREADS%s>(%s, %s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s - %s, args.vec & %d);", v->rows,
                  t->cols, e->loops ? "" : ", 4", ag_emit_stage(e, i->dst, i->e[0]), t->name, row, t->name, t->name, t->name, ag_emit_text(e, i->e[2]),
                  row, 1 << i->a);
+}
+
+static void emit_entries(Emit *e, const Ins *i) {
+    const char *b = ag_emit_atom(e, i->e[0]), *h = ag_emit_atom(e, i->e[1]);
+    ag_emit_line(e, "const Entries<%d> entries = {args.first + %s * args.first_b + %s * args.first_h, args.entry + %s * args.entry_b + %s * args.entry_h};", i->n,
+                 b, h, b, h);
 }
 
 static const char *list_place(const Emit *e, const Ins *i, const char *name) {
@@ -202,7 +218,7 @@ static void emit_list(Emit *e, const Ins *i) {
         const char *c = e->k->tensor[i->b].name;
         count = ag_fmt(e->k->arena, "min(%s, args.u_%s[%s])", count, c, list_place(e, i, c)).s;
     }
-    ag_emit_line(e, "const BlockList list = {args.u_%s + (%s), args.s3_%s, %s, ceil_div(args.Sk, %d)};", t->name, list_place(e, i, t->name), t->name, count,
+    ag_emit_line(e, "const %s list = {args.u_%s + (%s), args.s3_%s, %s, ceil_div(args.Sk, %d)};", e->k->unique ? "UniqueList" : "BlockList", t->name, list_place(e, i, t->name), t->name, count,
                  i->n);
 }
 
@@ -368,6 +384,7 @@ static void emit_total(Emit *e, const Ins *i) {
 
 /* How the rows of an output lie: by their stride, or packed heads side by side. */
 const char *ag_emit_rows(const Emit *e, const char *n) {
+    if (e->k->entries) return ag_fmt(e->k->arena, "Scattered<%d>{entries.entry + e, args.%s_s, args.%s_h}", e->k->pack, n, n).s;
     if (e->k->pack == 1) return ag_fmt(e->k->arena, "args.%s_s", n).s;
     return ag_fmt(e->k->arena, "Packed<%d>{args.%s_s, args.%s_h}", e->k->pack, n, n).s;
 }
@@ -382,25 +399,30 @@ static void emit_store(Emit *e, const Ins *i) {
         ag_emit_line(e, "store_tile<%d, %d, THREADS>(%s_head + (i64)%s * args.%s_s, %s, args.%s_d, %s, %s - %s, args.vec & %d);", v->rows, t->cols, n,
                      row, n, ag_emit_rows(e, n), n, name(e, i->b), rows, row, 1 << i->n);
     } else
-        ag_emit_line(e, "%s<%s, %d>(%s_head + (i64)%s * args.%s_s, %s, args.%s_d, %s, %s, %s - %s, args.vec & %d);",
-                     e->k->nrole > 1 ? "store_quads" : "store_c", e->elem, t->cols, n, row, n, ag_emit_rows(e, n), n, name(e, i->a), e->lane_row,
-                     rows, row, 1 << i->n);
+        ag_emit_line(e, "%s<%s, %d>(%s_head%s, %s, args.%s_d, %s, %s, %s - %s, args.vec & %d);", e->k->nrole > 1 ? "store_quads" : "store_c", e->elem,
+                     t->cols, n, e->k->entries ? "" : ag_fmt(e->k->arena, " + (i64)%s * args.%s_s", row, n).s, ag_emit_rows(e, n), n, name(e, i->a),
+                     e->lane_row, rows, row, 1 << i->n);
 }
 
 static void emit_store_row(Emit *e, const Ins *i) {
     const char *n = e->k->tensor[i->n].name, *row = ag_emit_atom(e, i->e[0]);
     ag_emit_line(e, "if (args.%s && threadIdx.x %% 4 == 0)", n);
     ag_emit_line(e, "    UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", ag_frag_mt(e->k, val(e, i->a)));
-    const char *text = ag_emit_atom(e, i->e[3]), *head = text;
-    if (e->k->pack == 1)
+    const char *text = ag_emit_atom(e, i->e[3]), *head = text, *to = "row";
+    if (e->k->entries) {
+        ag_emit_line(e, "        const int row = %s + quot(%s + mi * 16 + r * 8, %d), head = %s + rem(%s + mi * 16 + r * 8, %d);", row, e->lane_row,
+                     e->k->pack, text, e->lane_row, e->k->pack);
+        head = "head";
+        to = "(i64)__ldg(entries.entry + row)";
+    } else if (e->k->pack == 1)
         ag_emit_line(e, "        const int row = %s + %s + mi * 16 + r * 8;", row, e->lane_row);
     else {
         ag_emit_line(e, "        const int row = %s + quot(%s + mi * 16 + r * 8, %d), head = %s + rem(%s + mi * 16 + r * 8, %d);", row, e->lane_row,
                      e->k->pack, text, e->lane_row, e->k->pack);
         head = "head";
     }
-    ag_emit_line(e, "        if (row < %s) args.%s[%s * args.%s_b + %s * args.%s_h + row * args.%s_s] = %s[mi][r];", ag_emit_text(e, i->e[1]), n,
-                 ag_emit_atom(e, i->e[2]), n, head, n, n, name(e, i->a));
+    ag_emit_line(e, "        if (row < %s) args.%s[%s * args.%s_b + %s * args.%s_h + %s * args.%s_s] = %s[mi][r];", ag_emit_text(e, i->e[1]), n,
+                 ag_emit_atom(e, i->e[2]), n, head, n, to, n, name(e, i->a));
     ag_emit_line(e, "    }");
 }
 
@@ -422,6 +444,8 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_STORE_WAIT: ag_emit_tiles(e, i); break;
     case TI_ANY: emit_any(e, i); break;
     case TI_LIST: emit_list(e, i); break;
+    case TI_ENTRIES: emit_entries(e, i); break;
+    case TI_FIND: ag_emit_line(e, "%s = find_block(entries, %s, %s);", name(e, i->dst), ag_emit_text(e, i->e[1]), ag_emit_text(e, i->e[0])); break;
     case TI_FILL: emit_fill(e, i); break;
     case TI_COPY:
         if (i->bar >= 0)
@@ -455,6 +479,7 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_REDUCE: emit_reduce(e, i); break;
     case TI_TOTAL: emit_total(e, i); break;
     case TI_POOL:
+    case TI_MERGE:
     case TI_EACH: ag_emit_each(e, i); break;
     case TI_STORE:
         if (i->async)
@@ -470,6 +495,9 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_SUM_HEADS:
     case TI_RANK:
     case TI_STORE_LIST: ag_emit_select(e, i); break;
+    case TI_COUNT_LISTS:
+    case TI_SCAN_LISTS:
+    case TI_INVERT_LISTS: ag_emit_invert(e, i); break;
     }
 }
 

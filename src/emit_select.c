@@ -10,8 +10,10 @@ void ag_emit_ranking(Emit *e) {
         if (k->val[i].table && k->val[i].type == DT_F32) pitch = k->val[i].cols;
     ag_emit_line(e, "struct Ranking {");
     e->indent++;
-    ag_emit_line(e, "static constexpr int SIZE = %d, STRIDE = %d, BLOCK = %d; // keys: of a pooled key, from one to the next, of a block", r->size,
-                 r->stride, r->block);
+    ag_emit_line(
+        e,
+        "static constexpr int SIZE = %d, STRIDE = %d, BLOCK = %d, GRAIN = %d; // keys: of a pooled key, from one to the next, of a block; their gcd",
+        r->size, r->stride, r->block, r->grain);
     ag_emit_line(e, "static constexpr int BLOCKS = %d, STEP = %d, HISTORY = %d; // of a step: blocks, pooled keys, earlier ones that it needs",
                  r->blocks, (int)((int64_t)r->blocks * r->block / r->stride), r->history);
     ag_emit_line(e, "static constexpr int QUERIES = %d, UNIT = %d, PARTS = %d; // of a tile; rows summed in registers; such sums per query",

@@ -90,6 +90,38 @@ static void set_derive(ProgramMeta *m, TensorMeta *t, const Spec *spec, const De
     set_constant(t, 3, pool ? ag_source_cols(spec, x->source) : x->count.n);
 }
 
+/* The buffers of the inverted lists of a branch, and of what their entries give; of one without lists for each query they have no elements. */
+static void set_inversion(ProgramMeta *m, Arena *a, const Spec *spec, int branch) {
+    const Branch *b = &spec->branch[branch];
+    TensorMeta *chunks = &m->tensor[ag_program_chunks(spec, branch)], *first = &m->tensor[ag_program_first(spec, branch)];
+    TensorMeta *entry = &m->tensor[ag_program_entry(spec, branch)];
+    set_tensor(chunks, ag_fmt(a, "chunks of %.*s", STRF(b->name)), DT_I32, 1);
+    set_tensor(first, ag_fmt(a, "first of %.*s", STRF(b->name)), DT_I32, 1);
+    set_tensor(entry, ag_fmt(a, "entry of %.*s", STRF(b->name)), DT_I32, 1);
+    TensorMeta *part = &m->tensor[ag_program_part(spec, branch)], *lse = &m->tensor[ag_program_part_lse(spec, branch)];
+    set_tensor(part, ag_fmt(a, "parts of %.*s", STRF(b->name)), spec->dtype, 1);
+    set_tensor(lse, ag_fmt(a, "LSEs of parts of %.*s", STRF(b->name)), DT_F32, 1);
+    chunks->dim[0] = first->dim[0] = entry->dim[0] = part->dim[0] = lse->dim[0] = META_CONSTANT;
+    if (b->blocks.kind == FROM_NONE || b->per.n != 1) return;
+    Formula columns = {{FO_SIZE, SZ_SK, FO_CONST, b->block.n, FO_CEILDIV, FO_CONST, 1, FO_ADD}},
+            entries = {{FO_SIZE, SZ_SQ, FO_CONST, ag_list_slots(spec, b), FO_MUL}};
+    Size heads = b->per_head ? SZ_HQ : SZ_HKV;
+    chunks->rank = 4;
+    first->rank = entry->rank = 3;
+    set_dims(chunks, SZ_B, heads, SZ_SQ);
+    set_dims(first, SZ_B, heads, SZ_SQ);
+    set_dims(entry, SZ_B, heads, SZ_SQ);
+    chunks->dim[2] = rows_of_lists(m, INVERT_CHUNK);
+    chunks->dim[3] = first->dim[2] = derived(m, &columns);
+    entry->dim[2] = derived(m, &entries);
+    part->rank = 4;
+    lse->rank = 3;
+    set_dims(part, SZ_B, SZ_HQ, SZ_SQ);
+    set_dims(lse, SZ_B, SZ_HQ, SZ_SQ);
+    part->dim[2] = lse->dim[2] = entry->dim[2];
+    part->dim[3] = SZ_DV;
+}
+
 static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k) {
     for (int i = 0; i < TEN_COUNT; i++) {
         const KernelTensor *t = &k->tensor[i];
@@ -99,9 +131,8 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k) {
         set_dims(&m->tensor[i], SZ_B, t->heads, t->rows);
         m->tensor[i].dim[3] = i == TEN_V || i == TEN_O ? SZ_DV : SZ_D;
     }
-    m->ntensor = TEN_COUNT;
+    m->ntensor = (uint32_t)ag_program_count(spec);
     if (!spec->nbranch) return;
-    m->ntensor = (uint32_t)ag_program_lse(spec, spec->nbranch);
     for (int i = 0; i < spec->ninput; i++) set_input(m, &m->tensor[ag_program_input(i)], spec, &spec->input[i]);
     for (int i = 0; i < spec->nderive; i++) set_derive(m, &m->tensor[ag_program_derive(spec, i)], spec, &spec->derive[i]);
     for (int i = 0; i < spec->nbranch; i++) {
@@ -112,6 +143,7 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k) {
         TensorMeta *lse = &m->tensor[ag_program_lse(spec, i)];
         *lse = m->tensor[TEN_LSE];
         set_name(lse->name, ag_fmt(k->arena, "lse of %.*s", STRF(spec->branch[i].name)));
+        set_inversion(m, k->arena, spec, i);
     }
     for (uint32_t i = (uint32_t)ag_program_input(spec->ninput); i < m->ntensor; i++) m->tensor[i].buffer = 1;
 }

@@ -55,6 +55,21 @@ static int64_t blocks_of(const ProgramMeta *m, const KernelMeta *k, const int64_
     return ag_formula(&k->blocks, own);
 }
 
+/* Extents that follow from the sizes: kernels count in 32 bits. */
+static attngen_status check_derived(const ProgramMeta *m, const int64_t *size, Err *e) {
+    for (uint32_t i = 0; i < m->ntensor; i++) {
+        const TensorMeta *t = &m->tensor[i];
+        for (int dim = 0; dim < t->rank; dim++) {
+            if (t->dim[dim] < META_SIZES || t->dim[dim] == META_CONSTANT) continue;
+            int64_t x = ag_formula(&m->derived[t->dim[dim] - META_SIZES], size);
+            if (x > INT32_MAX)
+                return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s would have %lld elements in dim %d with Sq %lld, Sk %lld: the most that it can have is %d", t->name,
+                              LL(x), dim, LL(size[SZ_SQ]), LL(size[SZ_SK]), INT32_MAX);
+        }
+    }
+    return ATTNGEN_OK;
+}
+
 attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *size, Err *e) {
     static const struct {
         uint8_t size;
@@ -71,6 +86,7 @@ attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *size, Err *e)
     }
     attngen_status s = check_positions(size, e);
     if (s == ATTNGEN_OK) s = check_heads(m, size, e);
+    if (s == ATTNGEN_OK) s = check_derived(m, size, e);
     for (uint32_t i = 0; s == ATTNGEN_OK && i < m->nkernel; i++) {
         int64_t blocks = blocks_of(m, &m->kernel[i], size);
         if (blocks >= 0 && blocks <= (m->kernel[i].per_sm ? MAX_TILES : INT32_MAX)) continue;

@@ -272,6 +272,7 @@ static void epilogue(Pipe *p, Ins *last_loop, bool staged) {
 void ag_pass_pipeline(Fn *fn) {
     Kernel *k = fn->kernel;
     const Schedule *s = fn->sched;
+    if (k->kind == KERNEL_GATHER) return; /* its copies are asynchronous already, one after the other: blocks beside it on the SM hide them */
     if (s->f[F_MMA_FAMILY].v == FAMILY_WGMMA) {
         ag_specialise(fn);
         return;

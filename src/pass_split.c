@@ -121,6 +121,7 @@ static void flag(Split *s) {
 /* Tells masked from plain steps        needs tiled   makes split */
 void ag_pass_split(Fn *fn) {
     Kernel *k = fn->kernel;
+    if (k->kind == KERNEL_GATHER) return; /* tile has told them apart: which step is masked depends on the queries at hand */
     Split s = {.k = k, .body = &k->role[0].body};
     for (Ins *i = s.body->first; i; i = i->next)
         if (i->op == TI_LOOP && i->dst == k->key_loop) s.loop = i;

@@ -488,6 +488,17 @@ static Str numerics_class(const Kernel *k) {
     return ag_fmt(k->arena, "f32acc-ex2-n%d%s%s", (int)tile_field(k, F_TILE_N), softmax, coarse ? "-tanh11" : "");
 }
 
+/* The loop over key tiles, from the end that the schedule says. */
+static void key_loop(Tiler *t, Ins *loop) {
+    Kernel *k = t->k;
+    loop->dst = k->key_loop = t->j = ag_val_scalar(k, "j", T_INT);
+    k->val[t->j].nonneg = true; /* j_lo is */
+    bool down = tile_field(k, F_DIRECTION) == 0;
+    loop->n = down ? -1 : 1;
+    loop->e[0] = down ? k->hi : k->lo;
+    loop->e[1] = down ? k->lo : k->hi;
+}
+
 /* Math IR -> Tile IR        needs stream, range, axes   makes tiled */
 void ag_pass_tile(Fn *fn) {
     const Math *m = fn->math;
@@ -502,11 +513,14 @@ void ag_pass_tile(Fn *fn) {
     k->pack = tile_field(k, F_PACK_GQA) ? fn->spec->group : 1;
     const Branch *listed = fn->branch && fn->branch->blocks.kind != FROM_NONE ? fn->branch : NULL;
     if (listed) k->pack = listed->per_head ? 1 : fn->spec->group;
-    k->queries = listed ? ag_listed_queries(listed, k->pack) : (int)tile_field(k, F_TILE_M) / k->pack;
+    k->queries = listed && !fn->gather ? ag_listed_queries(listed, k->pack) : (int)tile_field(k, F_TILE_M) / k->pack;
+    if (listed && fn->gather) k->kind = KERNEL_GATHER;
     Ref one = ag_node_float(&fn->math->nodes, 1.0);
     Ins *loop = ag_ins(k, TI_LOOP, -1);
-    Block post = {0};
-    Tiler t = {.d = fn->d, .k = k, .m = m, .s = &m->stream[0], .pre = &k->role[0].body, .step = &loop->body, .post = &post, .j = -1, .one = one, .listed = listed};
+    Block post = {0}, tile = {0};
+    bool gather = listed && fn->gather;
+    Tiler t = {.d = fn->d, .k = k, .m = m, .s = &m->stream[0], .pre = &k->role[0].body, .step = &loop->body, .post = &post, .j = -1, .one = one,
+               .listed = listed, .gather = gather, .program = fn->program, .branch = fn->number};
     t.held = NEWN(fn->d->arena, int, (size_t)m->nodes.len);
     for (int i = 0; i < m->nodes.len; i++) t.held[i] = -1;
     for (int i = 0; i < TEN_COUNT; i++) t.shared[i] = -1;
@@ -514,25 +528,24 @@ void ag_pass_tile(Fn *fn) {
     t.kept = NEWN(fn->d->arena, int, (size_t)t.s->ncarry);
     t.here = t.step;
 
-    ag_tiler_block(&t);
-    if (listed) ag_tiler_list(&t);
-    ag_tiler_keys(&t);
+    if (gather) {
+        ag_tiler_pieces(&t, &k->role[0].body);
+        t.pre = &tile;
+    } else {
+        ag_tiler_block(&t);
+        if (listed) ag_tiler_list(&t);
+        ag_tiler_keys(&t);
+    }
     init_carries(&t);
-    loop->dst = k->key_loop = t.j = ag_val_scalar(k, "j", T_INT);
-    k->val[t.j].nonneg = true; /* j_lo is */
-    bool down = tile_field(k, F_DIRECTION) == 0;
-    loop->n = down ? -1 : 1;
-    loop->e[0] = down ? k->hi : k->lo;
-    loop->e[1] = down ? k->lo : k->hi;
+    if (!gather) key_loop(&t, loop);
     ag_tiler_guard(&t);
     t.coarse_tanh = tile_field(k, F_TANH) == 1; /* not in the mask, where it would show and hide other keys */
     build_step(&t);
-    ag_block_append(t.pre, loop);
+    if (!gather) ag_block_append(t.pre, loop);
     build_outputs(&t);
-    for (Ins *i = post.first, *next; i; i = next) {
-        next = i->next;
-        ag_block_remove(&post, i);
-        ag_block_append(t.pre, i);
-    }
+    if (gather)
+        ag_tiler_compose(&t, &k->role[0].body, &tile, &loop->body, &post);
+    else
+        ag_block_move(t.pre, &post);
     k->numerics = numerics_class(k);
 }

@@ -38,13 +38,16 @@ static bool is_selected_from(const Spec *s, int branch) {
 }
 
 /* Where the kernel of a branch finds its keys and values, and where its results go. */
-static void set_tensors(const Spec *s, int branch, Kernel *k) {
+static void set_tensors(const Spec *s, int branch, Kernel *k, bool gather) {
     const Branch *b = &s->branch[branch];
     k->tensor[TEN_K].program = number_of(s, b->keys);
     k->tensor[TEN_V].program = number_of(s, b->values);
     k->tensor[TEN_O].program = ag_program_result(s, branch);
     k->tensor[TEN_LSE].program = is_selected_from(s, branch) ? ag_program_lse(s, branch) : s->nbranch == 1 && !s->output ? TEN_LSE : -1;
     if (b->keys.kind == FROM_DERIVE) k->pool = &s->derive[b->keys.index];
+    if (!gather) return;
+    k->tensor[TEN_O].program = ag_program_part(s, branch);
+    k->tensor[TEN_LSE].program = ag_program_part_lse(s, branch);
 }
 
 /* ---- kernels in their order: pools, branches over all their keys, lists, branches over lists, the output */
@@ -63,21 +66,33 @@ static void add_built(Compilation *c, Kernel *k) {
     add_part(c, part);
 }
 
+/* Block by block pays where few query heads share a list: a query's own tile would leave most of the tensor core's rows empty, and reads all its blocks for
+ * itself.  What it costs is a row in and out for each entry, so more heads make it dearer; see docs/performance.md. */
+static bool gathers(const Spec *s, const Branch *b) {
+    enum { MOST_HEADS = 8 };
+    return ag_can_gather(b) && (b->per_head ? 1 : s->group) <= MOST_HEADS;
+}
+
 static void attend(Compilation *c, const Request *r, int branch) {
     const Spec *whole = c->fn.spec;
     Spec *spec = ag_branch_spec(c->diag.arena, whole, branch);
     const Branch *b = &whole->branch[branch];
-    bool listed = b->blocks.kind != FROM_NONE;
+    bool listed = b->blocks.kind != FROM_NONE, gather = listed && gathers(whole, b);
     Fn fn = {.d = &c->diag, .spec = spec, .target = c->fn.target, .branch = b,
+             .program = whole,
+             .number = branch,
+             .gather = gather,
              .pool = b->keys.kind == FROM_DERIVE ? &whole->derive[b->keys.index] : NULL};
-    fn.sched = listed ? ag_listed_schedule(&c->fn, b) : ag_schedule_for(c, spec);
+    fn.sched = gather ? ag_gather_schedule(&c->fn, b) : listed ? ag_listed_schedule(&c->fn, b) : ag_schedule_for(c, spec);
+    for (int step = INVERT_COUNT; gather && !r->after && step <= INVERT_ENTRIES; step++) add_built(c, ag_build_invert(&c->fn, branch, step));
     fn.math = ag_lower(fn.d, spec);
     ag_stop_if_errors(fn.d);
     fn.facts = FACT_LOWERED;
     if (!r->after || strcmp(r->after, "lower") != 0) ag_run_passes(&fn, r);
-    if (fn.kernel) set_tensors(whole, branch, fn.kernel);
+    if (fn.kernel) set_tensors(whole, branch, fn.kernel, gather);
     if (!c->fn.math) c->fn.math = fn.math, c->fn.kernel = fn.kernel;
     add_part(c, fn);
+    if (gather && !r->after) add_built(c, ag_build_merge(&c->fn, branch));
 }
 
 /* What the kernels of this version cannot do yet. */

@@ -4,9 +4,11 @@
  *   attend    a branch by itself: keys and values of its own, or a pool's   -> its result, and its LSE if a select ranks by it
  *   select    the block lists of a select, from importance never stored     -> buffer
  *   attend    a branch over listed blocks
+ *   invert    block lists turned around: the queries of each block, in three kernels    -> buffers
  *   combine   the output expression at each element
  *
- * Tensors of a program, by number: q k v o lse, the spec's inputs, derived tensors, results of branches, their LSEs.  The first branch's result lies in o until
+ * Tensors of a program, by number: q k v o lse, the spec's inputs, derived tensors, results of branches, their LSEs; of the inverted lists of each branch: sums of
+ * chunks, where blocks begin, entries (see Inversion in tile_ir.h).  The first branch's result lies in o until
  * combine replaces it. */
 #ifndef AG_PROGRAM_H
 #define AG_PROGRAM_H
@@ -17,16 +19,35 @@ static inline int ag_program_input(int input) { return TEN_COUNT + input; }
 static inline int ag_program_derive(const Spec *s, int derive) { return ag_program_input(s->ninput) + derive; }
 static inline int ag_program_result(const Spec *s, int branch) { return branch ? ag_program_derive(s, s->nderive) + branch : TEN_O; }
 static inline int ag_program_lse(const Spec *s, int branch) { return ag_program_derive(s, s->nderive) + s->nbranch + branch; }
+/* Of a branch that is visited block by block: its inverted lists, and results and LSEs of their entries. */
+static inline int ag_program_chunks(const Spec *s, int branch) { return ag_program_lse(s, s->nbranch) + branch; }
+static inline int ag_program_first(const Spec *s, int branch) { return ag_program_chunks(s, s->nbranch) + branch; }
+static inline int ag_program_entry(const Spec *s, int branch) { return ag_program_first(s, s->nbranch) + branch; }
+static inline int ag_program_part(const Spec *s, int branch) { return ag_program_entry(s, s->nbranch) + branch; }
+static inline int ag_program_part_lse(const Spec *s, int branch) { return ag_program_part(s, s->nbranch) + branch; }
+static inline int ag_program_count(const Spec *s) { return s->nbranch ? ag_program_part_lse(s, s->nbranch) : TEN_COUNT; }
 
 /* A branch as a plain spec: its score and mask, the name "spec_branch", no branches. */
 Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch);
 
-/* Kernels in their last form, placed.  fn: d, spec (the whole one, with spec->group known), sched (closed) and target are read. */
-/* The schedule of a branch over listed blocks: small tiles of mma.sync, whatever the other branches have. */
-Schedule *ag_listed_schedule(const Fn *fn, const Branch *b);
-Kernel *ag_build_pool(const Fn *fn, int derive);
-Kernel *ag_build_select(const Fn *fn, int derive);
+/* ---- schedules of branches over listed blocks: small tiles of mma.sync, whatever the other branches have */
+Schedule *ag_listed_schedule(const Fn *fn, const Branch *b); /* tile_list.c: query by query */
+bool ag_can_gather(const Branch *b);                         /* block by block: lists of single queries, blocks of up to 128 keys */
+Schedule *ag_gather_schedule(const Fn *fn, const Branch *b); /* tile_gather.c */
+
+/* ---- kernels in their last form, placed.  fn: d, spec (the whole one, with spec->group known), sched (closed) and target are read. */
+Kernel *ag_build_pool(const Fn *fn, int derive);   /* tile_each.c */
+Kernel *ag_build_merge(const Fn *fn, int branch);  /* the results of a branch's entries, put together */
 Kernel *ag_build_combine(const Fn *fn);
+Kernel *ag_build_select(const Fn *fn, int derive); /* tile_select.c */
+/* tile_invert.c: the lists of a branch, one for each query, inverted: three kernels in this order. */
+enum { INVERT_COUNT, INVERT_SCAN, INVERT_ENTRIES };
+enum { INVERT_CHUNK = 256 }; /* queries that a block of threads works on */
+Kernel *ag_build_invert(const Fn *fn, int branch, int step);
+/* Entries of each list of a branch that has lists. */
+static inline int ag_list_slots(const Spec *s, const Branch *b) {
+    return b->blocks.kind == FROM_DERIVE ? s->derive[b->blocks.index].count.n : s->input[b->blocks.index].dim[3].n.n;
+}
 
 /* ---- simulate_program.c */
 typedef struct ProgramBuffers {

@@ -30,7 +30,7 @@ static void put_ins(Sim *s, const Ins *i) {
     ag_put(s->message, "%s", ag_tile_op_name[i->op]);
     if (i->op == TI_WAIT || i->op == TI_MMA_WAIT) ag_put(s->message, " %d", i->n);
     if (i->op == TI_SYNC || i->op == TI_TAKE_TURN || i->op == TI_PASS_TURN || at_mbar(i)) ag_put(s->message, " %s", s->k->barrier[i->n].name);
-    if (i->op == TI_STORE || i->op == TI_STORE_ROW || i->op == TI_STORE_LIST || i->op == TI_POOL || i->op == TI_EACH) ag_put(s->message, " %s", s->k->tensor[i->n].name);
+    if (i->op == TI_STORE || i->op == TI_STORE_ROW || i->op == TI_STORE_LIST || i->op == TI_POOL || i->op == TI_EACH || i->op >= TI_COUNT_LISTS) ag_put(s->message, " %s", s->k->tensor[i->n].name);
     if (i->dst >= 0) ag_put(s->message, " %.*s", STRF(s->k->val[i->dst].name));
     if ((i->op == TI_COPY || i->op == TI_PUT || at_mbar(i)) && s->stage >= 0) ag_put(s->message, " [stage %lld]", (long long)s->stage);
 }
@@ -161,6 +161,8 @@ static void execute(Sim *s, Thread *t, const Ins *i) {
     case TI_LET:
     case TI_SET: set_scalar(s, i->dst, ag_sim_scalar(s, i->e[0])); break;
     case TI_LIST: ag_sim_open_list(s, i); break;
+    case TI_ENTRIES: ag_sim_open_entries(s, i); break;
+    case TI_FIND: set_scalar(s, i->dst, (Scalar){T_INT, {.i = ag_sim_find(s, i)}}); break;
     case TI_GET: set_scalar(s, i->dst, (Scalar){T_INT, {.i = ag_sim_get(s, i)}}); break;
     case TI_FETCH: set_scalar(s, i->dst, (Scalar){T_INT, {.i = ag_sim_fetch(s)}}); break;
     case TI_LOOP: enter_loop(s, t, i); break;
@@ -281,6 +283,7 @@ static void run(Sim *s) {
     if (each) ag_sim_each_init(s);
     if (s->order->values && s->k->kind == KERNEL_ATTEND) ag_sim_cover_init(s);
     if (s->k->kind == KERNEL_SELECT) ag_sim_lists_init(s);
+    if (s->k->kind == KERNEL_INVERT) ag_sim_invert_init(s);
     s->blocks = ag_sim_int(s, s->k->blocks);
     if (s->k->persistent && s->blocks > SIMULATED_SMS) s->blocks = SIMULATED_SMS;
     for (s->block = 0; s->block < s->blocks; s->block++) run_block(s);
@@ -288,6 +291,7 @@ static void run(Sim *s) {
     if (each) ag_sim_each_end(s);
     if (s->order->values && s->k->kind == KERNEL_ATTEND) ag_sim_cover_end(s);
     if (s->k->kind == KERNEL_SELECT) ag_sim_lists_end(s);
+    if (s->k->kind == KERNEL_INVERT) ag_sim_invert_end(s);
 }
 
 static bool guarded_run(Sim *s) {

@@ -12,6 +12,7 @@
  *   simulate_any.c       bodies that each warp runs or skips by itself
  *   simulate_each.c      pools and outputs, element by element
  *   simulate_select.c    selections of blocks: sums over heads, ranking, lists
+ *   simulate_invert.c    inversions of block lists
  *   simulate_cover.c     which keys each query row has seen, which output rows are written
  *
  * Every error leaves through ag_sim_fail, the one longjmp to ag_simulate; all memory is in the simulation's own arena. */
@@ -196,7 +197,7 @@ typedef struct Coverage {
     bool per_head;              /* visibility depends on b or h */
     uint8_t *visible;           /* [B * Hq or 1][nrow][Sk]: 0 not known yet, 1 hidden, 2 visible */
     uint8_t *seen;              /* [B * Hq][nrow][Sk]: contracted, or masked */
-    uint8_t *stored[KERNEL_TENSORS]; /* [B * Hq][Sq]; KERNEL_EACH: of every element */
+    uint8_t *stored[KERNEL_TENSORS]; /* [B * Hq][Sq]; KERNEL_EACH, KERNEL_INVERT: of every element */
     bool untold;                /* weights came from no scores (a constant score): which keys they are for cannot be told */
 } Coverage;
 
@@ -226,6 +227,8 @@ typedef struct Sim {
     Flight *flight;          /* copies by TMA on their way, in order of issue */
     int nflight, capflight;
     int64_t blocks, counter; /* of the launch */
+    int64_t entries_at[2];   /* of TI_ENTRIES: batch, head */
+    uint8_t *gathered[2];    /* O and LSE: rows that are written, of every head */
     const Ins *list;         /* opened by the block, at list_at: batch, head, row */
     int64_t list_at[3];
     struct Each *each;       /* simulate_each.c */
@@ -301,11 +304,24 @@ void ag_sim_op(Sim *s, const Ins *i);
 /* ---- simulate_list.c */
 void ag_sim_open_list(Sim *s, const Ins *i);
 int64_t ag_sim_listed(Sim *s, int64_t entry);                                             /* a block */
+/* ---- simulate_gather.c */
+void ag_sim_open_entries(Sim *s, const Ins *i);
+int64_t ag_sim_first(Sim *s, int64_t block);
+int64_t ag_sim_entry(Sim *s, int64_t i);  /* query * n + slot */
+int64_t ag_sim_query(Sim *s, int64_t i);
+int64_t ag_sim_find(Sim *s, const Ins *i); /* a block */
+void ag_sim_gather_store(Sim *s, int tensor, int64_t b, int64_t head, int64_t row);
+bool ag_sim_slot_counts(Sim *s, int64_t b, int64_t head, int64_t row, int64_t entry); /* of Kernel.list: is it a block, for the first time? */
 bool ag_sim_list_has(const Sim *s, int64_t b, int64_t h, int64_t row, int64_t key); /* may query `row` of head h see the key, by its list? */
 /* ---- simulate_select.c */
 void ag_sim_select(Sim *s, const Ins *i); /* TI_LOAD_ROW .. TI_STORE_LIST */
 void ag_sim_lists_init(Sim *s);
 void ag_sim_lists_end(Sim *s); /* every list is written */
+
+/* ---- simulate_invert.c */
+void ag_sim_invert(Sim *s, const Ins *i); /* TI_COUNT_LISTS .. TI_INVERT_LISTS */
+void ag_sim_invert_init(Sim *s);
+void ag_sim_invert_end(Sim *s); /* every element has been written, of `entry` all up to the last one */
 
 /* ---- simulate_any.c */
 bool ag_sim_any_begin(Sim *s, const Ins *i); /* false: no warp runs the body */

@@ -1,6 +1,7 @@
 /* simulate_each.c: what TI_POOL and TI_EACH compute, element by element, and whether every element of an output is written once. */
 #include "simulate.h"
 
+#include <math.h>
 #include <string.h>
 
 typedef struct Each {
@@ -23,7 +24,7 @@ void ag_sim_each_init(Sim *s) {
         const KernelTensor *t = &s->k->tensor[i];
         if (!t->used) continue;
         for (int dim = 0; dim < t->rank; dim++) x->extent[i][dim] = ag_sim_int(s, t->extent[dim]);
-        if (t->output) s->cover.stored[i] = ag_alloc_n(s->arena, (size_t)elements(x, t, i), 1);
+        if (t->output && t->rank == 4) s->cover.stored[i] = ag_alloc_n(s->arena, (size_t)elements(x, t, i), 1);
     }
 }
 
@@ -140,9 +141,49 @@ static void each(Sim *s, const Ins *i) {
     }
 }
 
+/* ---- merging */
+
+typedef struct Slots {
+    int64_t n, first;
+    double weight[SELECT_MAX_COUNT], lse;
+} Slots;
+
+/* The slots of the list of a row that count, with their shares. */
+static Slots slots_of(Sim *s, const Ins *i, int64_t b, int64_t h, int64_t row) {
+    Slots x = {.n = ag_sim_int(s, i->e[4]), .lse = -INFINITY};
+    float top = -INFINITY, sum = 0, value[SELECT_MAX_COUNT];
+    x.first = row * x.n;
+    for (int64_t e = 0; e < x.n; e++) {
+        bool counts = ag_sim_slot_counts(s, b, ag_sim_int(s, i->e[1]), row, e);
+        const int64_t at[3] = {b, h, x.first + e};
+        value[e] = counts ? (float)ag_host_get_at(given(s, i->b), at, 3) : -INFINITY;
+        top = fmaxf(top, value[e]);
+    }
+    for (int64_t e = 0; e < x.n; e++) sum += value[e] = top == -INFINITY ? 0 : expf(value[e] - top);
+    for (int64_t e = 0; e < x.n; e++) x.weight[e] = sum > 0 ? value[e] / sum : 0;
+    if (sum > 0) x.lse = top + logf(sum);
+    return x;
+}
+
+static void merge(Sim *s, const Ins *i) {
+    Rows r = rows_of(s, i, i->e[0]);
+    for (int64_t row = r.row0; row < r.end; row++) {
+        Slots x = slots_of(s, i, r.b, r.h, row);
+        for (int64_t d = 0; d < r.cols; d++) {
+            float sum = 0;
+            for (int64_t e = 0; e < x.n; e++)
+                if (x.weight[e] > 0) sum += (float)x.weight[e] * (float)ag_host_get(given(s, i->a), r.b, r.h, x.first + e, d);
+            write(s, i, (int64_t[]){r.b, r.h, row, d}, sum);
+        }
+        if (i->bar >= 0 && ag_sim_tensor(s, i->bar)->data) ag_host_set(ag_sim_tensor(s, i->bar), r.b, r.h, row, 0, x.lse);
+    }
+}
+
 void ag_sim_each(Sim *s, const Ins *i) {
     if (i->op == TI_POOL)
         pool(s, i);
+    else if (i->op == TI_MERGE)
+        merge(s, i);
     else
         each(s, i);
 }

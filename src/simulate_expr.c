@@ -82,6 +82,10 @@ static void eval_uniform(Sim *s, Expr *e, Step *t) {
     for (int i = 0; i < ag_op[t->op].arity; i++) arg[i] = e->step[t->arg[i]].value;
     if (t->op == OP_LISTED)
         t->value = (Scalar){T_INT, {.i = ag_sim_listed(s, arg[0].u.i)}};
+    else if (t->op == OP_FIRST)
+        t->value = (Scalar){T_INT, {.i = ag_sim_first(s, arg[0].u.i)}};
+    else if (t->op == OP_QUERY)
+        t->value = (Scalar){T_INT, {.i = ag_sim_query(s, arg[0].u.i)}};
     else if (ag_op[t->op].arity > 0)
         ag_eval(t->op, arg, &t->value);
     else
@@ -213,6 +217,9 @@ void ag_sim_expr_begin(Sim *s, Expr *e, int64_t k0, int columns) {
 
 const Step *ag_sim_expr_row(Sim *s, Expr *e, int64_t q0, int64_t h0, int row, int columns) {
     int64_t q = q0 + row / s->k->pack, h = h0 + row % s->k->pack;
+    bool entries = s->k->entries != NULL, asked = false;
+    for (int i = 0; i < e->n && entries; i++) asked |= e->step[i].op == OP_AXIS && e->step[i].index == AX_Q;
+    if (asked) q = ag_sim_query(s, q) + s->call->size[SZ_OFF];
     for (int i = 0; i < e->n; i++) {
         bool head = e->step[i].op == OP_AXIS && e->step[i].index == AX_H;
         if (e->step[i].vary & VARY_ROW) eval_lanes(s, e, &e->step[i], head ? h : q, row, columns);

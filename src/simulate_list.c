@@ -31,14 +31,24 @@ void ag_sim_open_list(Sim *s, const Ins *i) {
             ag_sim_fail(s, "list %lld of dim %d of %s, which has %lld", (long long)s->list_at[e], e, t->name, (long long)ag_sim_int(s, t->extent[e]));
 }
 
-int64_t ag_sim_listed(Sim *s, int64_t entry) {
-    if (!s->list) ag_sim_fail(s, "reads a block list before one is opened");
-    List l = list_at(s, s->list, s->list_at[0], s->list_at[1], s->list_at[2]);
-    int64_t none = blocks_of(s, s->list), block = entry < l.n ? entry_of(&l, entry) : none;
+/* The first past the last if the entry does not count. */
+static int64_t block_at(const Sim *s, const Ins *i, const int64_t at[3], int64_t entry) {
+    List l = list_at(s, i, at[0], at[1], at[2]);
+    int64_t none = blocks_of(s, i), block = entry < l.n ? entry_of(&l, entry) : none;
     if (block < 0 || block >= none) return none;
     for (int64_t e = 0; e < entry; e++)
         if (entry_of(&l, e) == block) return none;
     return block;
+}
+
+int64_t ag_sim_listed(Sim *s, int64_t entry) {
+    if (!s->list) ag_sim_fail(s, "reads a block list before one is opened");
+    return block_at(s, s->list, s->list_at, entry);
+}
+
+bool ag_sim_slot_counts(Sim *s, int64_t b, int64_t head, int64_t row, int64_t entry) {
+    const int64_t at[3] = {b, head, row};
+    return block_at(s, s->k->list, at, entry) < blocks_of(s, s->k->list);
 }
 
 /* What the list says, straight from its definition: which keys are in, in whatever order and however often. */

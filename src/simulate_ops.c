@@ -45,8 +45,11 @@ static void fetch(Sim *s, const Ins *i, Stage *g, int64_t row0, int live, int64_
     const HostTensor *x = ag_sim_tensor(s, i->a);
     int cols = s->k->tensor[i->a].cols < v->cols ? s->k->tensor[i->a].cols : v->cols, pack = packed(s, &s->k->tensor[i->a]);
     memset(g->x, 0, sizeof(float) * (size_t)v->rows * (size_t)v->cols);
-    for (int r = 0; r < live; r++)
-        for (int c = 0; c < cols; c++) g->x[r * v->cols + c] = (float)ag_host_get(x, b, head + r % pack, row0 + r / pack, c);
+    bool entries = s->k->entries && s->k->tensor[i->a].rows == SZ_SQ;
+    for (int r = 0; r < live; r++) {
+        int64_t row = entries ? ag_sim_query(s, row0 + r / pack) : row0 + r / pack;
+        for (int c = 0; c < cols; c++) g->x[r * v->cols + c] = (float)ag_host_get(x, b, head + r % pack, row, c);
+    }
 }
 
 static void copy(Sim *s, const Ins *i) {
@@ -56,7 +59,8 @@ static void copy(Sim *s, const Ins *i) {
     s->stage = ag_sim_int(s, i->e[0]);
     Stage *g = ag_sim_overwrite(s, i->dst, s->stage);
     int pack = packed(s, t), most = t->rows == SZ_SQ ? s->k->queries : v->rows, live = limit <= row0 ? 0 : (limit - row0 < most ? (int)(limit - row0) : most) * pack;
-    if (live > 0) check_head(s, t, b, head), check_head(s, t, b, head + pack - 1), check_rows(s, t, row0, row0 + live / pack);
+    if (live > 0) check_head(s, t, b, head), check_head(s, t, b, head + pack - 1);
+    if (live > 0 && !(s->k->entries && t->rows == SZ_SQ)) check_rows(s, t, row0, row0 + live / pack);
     if (s->order->values) fetch(s, i, g, row0, live, b, head);
     g->source = (Source){i->a, b, head, row0, live};
     if ((i->bar >= 0) != s->k->role[s->role].one_thread)
@@ -159,7 +163,7 @@ static void output_origin(Sim *s, Cell *d, const Ins *i, const Cell *weights, co
     if (w->key0 != keys->row0)
         ag_sim_fail(s, "%s is for keys %lld..%lld, but %s holds rows %lld..%lld", ag_sim_name(s, i->a), (long long)w->key0,
                     (long long)w->key0 + n - 1, ag_sim_name(s, i->b), (long long)keys->row0, (long long)keys->row0 + n - 1);
-    ag_sim_cover_contract(s, weights);
+    if (s->k->kind == KERNEL_ATTEND) ag_sim_cover_contract(s, weights);
 }
 
 /* ga: NULL if the first operand is a fragment; what is staged counts as one, but for where its elements are */
@@ -225,7 +229,7 @@ static void check_positions(Sim *s, const Expr *e, const Ins *i, const Origin *o
     int64_t q = o->q0 + (int32_t)s->call->size[SZ_OFF];
     for (int n = 0; n < e->n; n++) {
         if (e->step[n].op != OP_AXIS) continue;
-        if (e->step[n].index == AX_Q && o->has_q && q != q0)
+        if (e->step[n].index == AX_Q && o->has_q && (s->k->entries ? o->q0 : q) != q0)
             ag_sim_fail(s, "query positions start at %lld, but %s holds those from %lld on", (long long)q0, ag_sim_name(s, i->dst), (long long)q);
         if (e->step[n].index == AX_H && o->has_q && o->h != h0)
             ag_sim_fail(s, "heads start at %lld, but %s holds those from %lld on", (long long)h0, ag_sim_name(s, i->dst), (long long)o->h);
@@ -337,14 +341,14 @@ static void store(Sim *s, const Ins *i) {
     if (live <= 0) return;
     check_head(s, t, b, h);
     check_head(s, t, b, h + pack - 1);
-    check_rows(s, t, row0, row0 + live);
+    if (!s->k->entries) check_rows(s, t, row0, row0 + live);
     if (a->from.has_q && (a->from.q0 != row0 || a->from.b != b || a->from.h != h))
         ag_sim_fail(s, "%s holds query rows from %lld on of head %lld of batch %lld, not from %lld on of head %lld of batch %lld",
                     ag_sim_name(s, i->a), (long long)a->from.q0, (long long)a->from.h, (long long)a->from.b, (long long)row0, (long long)h,
                     (long long)b);
     for (int64_t r = 0; r < live * pack; r++) {
-        int64_t head = h + r % pack, q = row0 + r / pack;
-        ag_sim_cover_store(s, i->n, b, head, q);
+        int64_t head = h + r % pack, q = s->k->entries ? ag_sim_entry(s, row0 + r / pack) : row0 + r / pack;
+        (s->k->entries ? ag_sim_gather_store : ag_sim_cover_store)(s, i->n, b, head, q);
         for (int c = 0; c < (wide ? t->cols : 1); c++) ag_host_set(x, b, head, q, c, a->x[r * (wide ? a->v->cols : 1) + c]);
     }
 }
@@ -356,9 +360,13 @@ static void compute(Sim *s, const Ins *i) {
     case TI_REDUCE: reduce(s, i); break;
     case TI_TOTAL: total(s, i); break;
     case TI_POOL:
+    case TI_MERGE:
     case TI_EACH: ag_sim_each(s, i); break;
     case TI_STORE:
     case TI_STORE_ROW: store(s, i); break;
+    case TI_COUNT_LISTS:
+    case TI_SCAN_LISTS:
+    case TI_INVERT_LISTS: ag_sim_invert(s, i); break;
     default: break; /* control flow: simulate.c */
     }
 }

@@ -11,6 +11,9 @@ static int64_t extent(const ProgramMeta *m, const int64_t *size, const TensorMet
 
 static DType type_of(const Spec *s, int tensor) {
     int derive = tensor - ag_program_derive(s, 0);
+    if (tensor >= ag_program_part_lse(s, 0)) return DT_F32;
+    if (tensor >= ag_program_part(s, 0)) return s->dtype;
+    if (tensor >= ag_program_chunks(s, 0)) return DT_I32;
     if (tensor >= ag_program_lse(s, 0)) return DT_F32;
     return derive >= 0 && derive < s->nderive && s->derive[derive].kind == DERIVE_SELECT ? DT_I32 : s->dtype;
 }

@@ -78,7 +78,7 @@ static float importance(const Sim *s, const float *sums, int cols, int query, in
         if (shared <= 0) continue;
         float sum = 0;
         for (int p = 0; p < parts(s); p++) sum += sums[(query * parts(s) + p) * cols + r->history + c];
-        x += sum * ((float)shared / (float)r->stride);
+        x += sum * (float)(shared / r->grain);
     }
     return x;
 }
@@ -122,13 +122,21 @@ static void rank(Sim *s, const Ins *i) {
     ag_sim_read(s, i->dst, 0, USE_OWN, false);
     Stage *g = ag_sim_read(s, i->a, 0, USE_ALL, false);
     if (block0 != s->lists_next)
-        ag_sim_fail(s, "ranks blocks from %lld on, but the sums before them are of blocks from %lld on", (long long)block0, (long long)s->lists_next);
+        ag_sim_fail(s, "ranks blocks from %lld on, but the sums are of blocks from %lld on", (long long)block0, (long long)s->lists_next);
     s->lists_next = block0 + rank_of(s)->blocks;
     for (int q = 0; q < s->k->queries && q < queries; q++) rank_query(s, g->x, cols, q, block0, blocks, q0 + q);
     keep_history(s, g->x, cols);
 }
 
 /* ---- lists */
+
+/* Every block that the query at position q may select has been ranked. */
+static void check_ranked(Sim *s, int64_t row) {
+    const Rank *r = rank_of(s);
+    int64_t q = row + s->call->size[SZ_OFF], own = q >= 0 ? q / r->block : -1, blocks = (s->call->size[SZ_SK] + r->block - 1) / r->block;
+    int64_t last = r->causal && own < blocks - 1 ? own : blocks - 1;
+    if (last >= s->lists_next) ag_sim_fail(s, "list %lld may have block %lld, but steps ended before it", (long long)row, (long long)s->lists_next);
+}
 
 static void store_list(Sim *s, const Ins *i) {
     const Rank *r = rank_of(s);
@@ -144,6 +152,7 @@ static void store_list(Sim *s, const Ins *i) {
         uint8_t *stored = &s->lists->stored[(b * heads + h) * rows + row0 + q];
         if (*stored) ag_sim_fail(s, "list %lld (h %lld, b %lld) is written twice", (long long)(row0 + q), (long long)h, (long long)b);
         *stored = 1;
+        check_ranked(s, row0 + q);
         while (n < r->count && block[n] >= 0) n++;
         for (int e = 0; e < r->count; e++) {
             int place = 0;

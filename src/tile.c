@@ -20,6 +20,8 @@ const char *const ag_tile_op_name[] = {[TI_LET] = "let",
                                        [TI_LOAD] = "load",
                                        [TI_MMA] = "mma",
                                        [TI_LIST] = "list",
+                                       [TI_ENTRIES] = "entries",
+                                       [TI_FIND] = "find",
                                        [TI_MMA_COMMIT] = "mma_commit",
                                        [TI_MMA_WAIT] = "mma_wait",
                                        [TI_MAP] = "map",
@@ -27,6 +29,7 @@ const char *const ag_tile_op_name[] = {[TI_LET] = "let",
                                        [TI_TOTAL] = "total",
                                        [TI_POOL] = "pool",
                                        [TI_EACH] = "each",
+                                       [TI_MERGE] = "merge",
                                        [TI_STORE] = "store",
                                        [TI_STORE_ROW] = "store_row",
                                        [TI_WHILE] = "while",
@@ -45,7 +48,10 @@ const char *const ag_tile_op_name[] = {[TI_LET] = "let",
                                        [TI_CLEAR] = "clear",
                                        [TI_SUM_HEADS] = "sum_heads",
                                        [TI_RANK] = "rank",
-                                       [TI_STORE_LIST] = "store_list"};
+                                       [TI_STORE_LIST] = "store_list",
+                                       [TI_COUNT_LISTS] = "count_lists",
+                                       [TI_SCAN_LISTS] = "scan_lists",
+                                       [TI_INVERT_LISTS] = "invert_lists"};
 
 Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name) {
     Kernel *k = NEW(d->arena, Kernel);
@@ -102,6 +108,8 @@ bool ag_nonneg(const Kernel *k, Ref r) {
     switch (n->op) {
     case OP_CONST: return n->type == T_INT && n->value.u.i >= 0;
     case OP_LISTED:
+    case OP_FIRST:
+    case OP_QUERY:
     case OP_BLOCK:
     case OP_BLOCKS: return true;
     case OP_SIZE: return n->index != SZ_OFF;
@@ -140,6 +148,14 @@ void ag_block_remove(Block *b, Ins *i) {
     *(i->prev ? &i->prev->next : &b->first) = i->next;
     *(i->next ? &i->next->prev : &b->last) = i->prev;
     i->prev = i->next = NULL;
+}
+
+void ag_block_move(Block *to, Block *from) {
+    for (Ins *i = from->first, *next; i; i = next) {
+        next = i->next;
+        ag_block_remove(from, i);
+        ag_block_append(to, i);
+    }
 }
 
 Ins *ag_ins_clone(Kernel *k, const Ins *i) {

@@ -42,6 +42,7 @@ static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int
         check_element(c, n);
         return;
     }
+    require(c, (n->op != OP_FIRST && n->op != OP_QUERY) || c->k->entries, "inverted lists are read that the kernel does not have");
     require(c, n->op != OP_LISTED || c->list, "a block list is read before it is opened");
     require(c, n->op != OP_LOAD && n->op != OP_CARRY && n->op != OP_AXISMIN && n->op != OP_AXISMAX && n->op != OP_RSUM && n->op != OP_RMAX,
             "an expression holds a node of the Math IR");
@@ -66,7 +67,7 @@ static void check_expr(const Check *c, Ref r, Reach reach, int rows, int cols, i
     for (Ref i = r; i > 0; i--) {
         if (!live[i]) continue;
         const Node *n = &c->k->nodes.n[i];
-        if (ag_op[n->op].arity == 0 || n->op == OP_LISTED) check_leaf(c, n, reach, rows, cols, dst);
+        if (ag_op[n->op].arity == 0 || n->op == OP_LISTED || n->op == OP_FIRST || n->op == OP_QUERY) check_leaf(c, n, reach, rows, cols, dst);
         for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
         for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
     }
@@ -134,10 +135,19 @@ static void check_sync(const Check *c, const Ins *i) {
     require(c, !c->role->one_thread, "one thread cannot wait for its others");
 }
 
+static void check_entries(const Check *c, const Ins *i) {
+    const KernelTensor *a = i->a >= TEN_COUNT && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL,
+                       *b = i->b >= TEN_COUNT && i->b < c->k->ntensor ? &c->k->tensor[i->b] : NULL;
+    require(c, a && b && a->rank == 3 && b->rank == 3 && a->type == DT_I32 && b->type == DT_I32, "inverted lists are two i32 tensors of rank 3");
+    require(c, c->k->kind == KERNEL_GATHER && c->k->entries == i && i->n > 0, "it is not what the rows of the kernel's queries come from");
+    for (int e = 0; e < 2; e++) check_uniform(c, i->e[e], T_INT);
+}
+
 static void check_list(Check *c, const Ins *i) {
     bool there = i->a >= TEN_COUNT && i->a < c->k->ntensor && c->k->tensor[i->a].rank == 4 && c->k->tensor[i->a].type == DT_I32;
     require(c, there && ag_node_is_const(&c->k->nodes, c->k->tensor[i->a].extent[3]), "the list is no i32 tensor with a constant number of entries");
-    require(c, i->b < 0 || (i->b < c->k->ntensor && c->k->tensor[i->b].rank == 3 && c->k->tensor[i->b].type == DT_I32), "the counts are no i32 tensor of rank 3");
+    require(c, i->b < 0 || (i->b < c->k->ntensor && c->k->tensor[i->b].rank == 3 && c->k->tensor[i->b].type == DT_I32),
+            "the counts are no i32 tensor of rank 3");
     require(c, i->n > 0 && i->n % c->k->sched->f[F_TILE_N].v == 0, "a block is not made up of key tiles");
     require(c, !c->role->one_thread && c->k->nrole == 1, "a list belongs to a kernel of one role");
     for (int e = 0; e < 3; e++) check_uniform(c, i->e[e], T_INT);
@@ -248,6 +258,17 @@ static void check_pool(const Check *c, const Ins *i) {
     require(c, b && b->used && b->rank == 1 && b->type == DT_F32 && b->extent[0] == i->e[4], "there is not one weight for each row of a block");
 }
 
+static void check_merge(const Check *c, const Ins *i) {
+    for (int e = 0; e < 5; e++) check_uniform(c, i->e[e], T_INT);
+    if (!check_written(c, i)) return;
+    const KernelTensor *t = &c->k->tensor[i->n], *a = i->a >= TEN_COUNT && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL,
+                       *b = i->b >= TEN_COUNT && i->b < c->k->ntensor ? &c->k->tensor[i->b] : NULL;
+    require(c, a && a->used && a->rank == 4 && a->type == t->type && a->extent[3] == t->extent[3], "the parts are no rows like those of the result");
+    require(c, b && b->used && b->rank == 3 && b->type == DT_F32 && a && b->extent[2] == a->extent[2], "there is not one LSE for each part");
+    require(c, is_positive(c, i->e[4]) && c->k->list, "there are no lists whose slots they are");
+    require(c, i->bar < 0 || (i->bar < c->k->ntensor && c->k->tensor[i->bar].type == DT_F32), "the LSE goes to no f32 tensor");
+}
+
 static void check_each(const Check *c, const Ins *i) {
     for (int e = 1; e < 4; e++) check_uniform(c, i->e[e], T_INT);
     require(c, i->e[0] && c->k->nodes.n[i->e[0]].type == T_FLOAT, "the expression is no float");
@@ -267,6 +288,8 @@ static void check_rank_fields(const Check *c) {
     const Rank *r = &c->k->rank;
     require(c, c->k->kind == KERNEL_SELECT, "the kernel selects nothing");
     bool sizes = r->size > 0 && r->stride > 0 && r->block > 0 && r->blocks > 0 && r->count > 0;
+    require(c, sizes && r->grain > 0 && r->size % r->grain == 0 && r->stride % r->grain == 0 && r->block % r->grain == 0,
+            "weights are no whole numbers");
     require(c, sizes && r->history == (r->size - 1) / r->stride, "the history is not what earlier pooled keys overlap");
     require(c, is_pow2(r->unit) && r->unit <= 32 && c->k->pack % r->unit == 0, "the heads of a query are no whole number of units");
     require(c, is_pow2(r->lanes) && r->lanes <= 32 && r->lanes * c->k->queries <= c->k->threads, "there are too few lanes for the queries");
@@ -306,6 +329,52 @@ static void check_select(const Check *c, const Ins *i) {
         break;
     }
     for (int e = 0; e < operands; e++) check_uniform(c, i->e[e], T_INT);
+}
+
+/* ---- inversions */
+
+/* Is tensor v an i32 one of that rank, which the kernel has (and writes)? */
+static bool is_ints(const Check *c, int v, int rank, bool output) {
+    const KernelTensor *t = v >= TEN_COUNT && v < c->k->ntensor ? &c->k->tensor[v] : NULL;
+    return t && t->used && t->type == DT_I32 && t->rank == rank && (t->output || !output);
+}
+/* Is r the number of blocks and one more? */
+static bool is_columns(const Check *c, const Ins *i, Ref r) {
+    const Node *n = &c->k->nodes.n[r];
+    return n->op == OP_ADD && n->arg[0] == i->e[3] && ag_node_is_int(&c->k->nodes, n->arg[1], 1);
+}
+static void check_lists(const Check *c, const Ins *i) {
+    const Inversion *v = &c->k->invert;
+    bool lists = is_ints(c, v->lists, 4, false);
+    require(c, lists && ag_node_is_int(&c->k->nodes, c->k->tensor[v->lists].extent[3], v->slots), "the lists are no i32 tensor of that many slots");
+    require(c, v->counts < 0 || is_ints(c, v->counts, 3, false), "the counts are no i32 tensor of rank 3");
+    require(c, v->chunk == c->k->threads && c->k->threads == 256, "there is not one thread for each query of a chunk, 8 warps of them");
+    require(c, v->window % (4 * c->k->threads) == 0 && is_table(c, i->dst, DT_I32, c->k->threads / 32, v->window),
+            "there is no table of a bit per query and block of a window");
+}
+static void check_invert(const Check *c, const Ins *i) {
+    const Inversion *v = &c->k->invert;
+    require(c, c->k->kind == KERNEL_INVERT && c->k->nrole == 1, "it takes all threads of a kernel that inverts lists");
+    for (int e = 0; e < 4; e++) check_uniform(c, i->e[e], T_INT);
+    bool chunks = is_ints(c, v->chunks, 4, i->op != TI_INVERT_LISTS) && is_columns(c, i, c->k->tensor[v->chunks].extent[3]);
+    require(c, chunks, "the sums of chunks are no i32 tensor of a column per block and one more");
+    if (i->op != TI_SCAN_LISTS) check_lists(c, i);
+    if (i->op != TI_COUNT_LISTS)
+        require(c, is_ints(c, v->first, 3, i->op == TI_SCAN_LISTS) && is_columns(c, i, c->k->tensor[v->first].extent[2]),
+                "where blocks begin is no i32 tensor of an element per block and one more");
+    switch (i->op) {
+    case TI_COUNT_LISTS:
+        require(c, i->n == v->chunks && is_table(c, i->a, DT_I32, 1, c->k->threads / 32), "there is no table of a sum per warp");
+        break;
+    case TI_SCAN_LISTS:
+        require(c, i->n == v->first && v->columns == 32 && is_table(c, i->dst, DT_I32, c->k->threads / 32, v->columns), "there is no table of a sum per warp and column");
+        break;
+    default:
+        require(c, i->n == v->entry && is_ints(c, v->entry, 3, true), "the entries are no i32 output tensor of rank 3");
+        require(c, is_table(c, i->a, DT_I32, 1, v->window), "there is no table of where blocks begin");
+        require(c, is_table(c, i->b, DT_U8, c->k->threads / 32, v->window), "there is no table of queries of lower warps");
+        break;
+    }
 }
 
 static void check_block(Check *c, const Block *b);
@@ -356,6 +425,11 @@ static void check_ins(Check *c, const Ins *i) {
                 "it must put a constant into a fragment or row");
         break;
     case TI_LIST: check_list(c, i); break;
+    case TI_ENTRIES: check_entries(c, i); break;
+    case TI_FIND:
+        require(c, is_in(c, i->dst, SPACE_SCALAR) && val(c, i->dst)->varies, "the destination is no scalar that varies");
+        for (int e = 0; e < 2; e++) check_uniform(c, i->e[e], T_INT);
+        break;
     case TI_COPY: check_copy(c, i); break;
     case TI_COMMIT: break;
     case TI_WAIT: require(c, i->n >= 0, "a negative number of groups"); break;
@@ -385,6 +459,7 @@ static void check_ins(Check *c, const Ins *i) {
         break;
     case TI_POOL: check_pool(c, i); break;
     case TI_EACH: check_each(c, i); break;
+    case TI_MERGE: check_merge(c, i); break;
     case TI_STORE:
     case TI_STORE_ROW: check_store(c, i); break;
     case TI_LOAD_ROW:
@@ -392,6 +467,9 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_SUM_HEADS:
     case TI_RANK:
     case TI_STORE_LIST: check_select(c, i); break;
+    case TI_COUNT_LISTS:
+    case TI_SCAN_LISTS:
+    case TI_INVERT_LISTS: check_invert(c, i); break;
     }
     if (i->dst >= 0) c->written[i->dst] = true;
 }
@@ -449,9 +527,8 @@ static void check_barriers(const Check *c) {
 void ag_tile_check(const Kernel *k, unsigned facts) {
     Check c = {.k = k, .facts = facts};
     int warps = check_roles(&c);
-    bool tiles = k->kind != KERNEL_EACH;
-    require(&c, k->pack >= 1 && k->queries >= 1 && (!tiles || k->queries * k->pack <= k->sched->f[F_TILE_M].v),
-            "the queries of a tile have more rows than it");
+    bool tiles = k->kind != KERNEL_EACH && k->kind != KERNEL_INVERT;
+    require(&c, k->pack >= 1 && k->queries >= 1 && (!tiles || k->queries * k->pack <= k->sched->f[F_TILE_M].v), "the queries of a tile have more rows than it");
     for (int i = 0; i < k->nval; i++) {
         const Val *v = &k->val[i];
         bool tile = v->space == SPACE_FRAG || v->space == SPACE_ROW;

@@ -78,6 +78,15 @@ static void put_operands(Dump *d, const Ins *i) {
         put_stage(d, i->a, i->e[0]);
         break;
     case TI_FETCH: ag_put(d->out, " %s", name(d, i->dst)); break;
+    case TI_ENTRIES:
+        ag_put(d->out, " %s", k->tensor[i->a].name);
+        put_exprs(d, "[", i->e, 2, "]");
+        ag_put(d->out, ", %s, %d a list", k->tensor[i->b].name, i->n);
+        break;
+    case TI_FIND:
+        ag_put(d->out, " %s = block of entry ", name(d, i->dst));
+        put_expr(d, i->e[0]);
+        break;
     case TI_LIST:
         ag_put(d->out, " %s", k->tensor[i->a].name);
         put_exprs(d, "[", i->e, 3, "]");
@@ -142,6 +151,12 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, "one every ", i->e + 1, 1, " of ");
         ag_put(d->out, i->b >= 0 ? "%s weighted by %s" : "%s", k->tensor[i->a].name, i->b >= 0 ? k->tensor[i->b].name : "");
         break;
+    case TI_MERGE:
+        ag_put(d->out, " %s", k->tensor[i->n].name);
+        put_exprs(d, "[", i->e + 2, 2, ", ");
+        put_exprs(d, "rows ", i->e, 1, " ..]");
+        ag_put(d->out, " of %s and %s, slots of %s", k->tensor[i->a].name, k->tensor[i->b].name, k->tensor[k->list->a].name);
+        break;
     case TI_EACH:
         ag_put(d->out, " %s", k->tensor[i->n].name);
         put_exprs(d, "[", i->e + 2, 2, ", ");
@@ -179,6 +194,14 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, "rows ", i->e, 1, " ..]");
         put_exprs(d, " below ", i->e + 1, 1, "");
         ag_put(d->out, " <- %s", name(d, i->a));
+        break;
+    case TI_COUNT_LISTS:
+    case TI_SCAN_LISTS:
+    case TI_INVERT_LISTS:
+        ag_put(d->out, " %s", k->tensor[i->n].name);
+        put_exprs(d, "[", i->e, 2, i->op == TI_SCAN_LISTS ? ", columns " : ", chunk ");
+        put_exprs(d, "", i->e + 2, 1, i->op == TI_SCAN_LISTS ? " ..]" : "]");
+        put_exprs(d, ", ", i->e + 3, 1, " blocks");
         break;
     case TI_ELSE:
     case TI_RESET:
@@ -271,6 +294,11 @@ static void dump_rank(Buf *out, const Rank *r) {
     ag_put(out, "first %d, local %d%s\n", r->first, r->local, r->causal ? ", causal" : "");
 }
 
+static void dump_invert(Buf *out, const Kernel *k) {
+    const Inversion *v = &k->invert;
+    ag_put(out, "invert  lists of %d, chunks of %d, windows of %d blocks, %d columns at a time\n", v->slots, v->chunk, v->window, v->columns);
+}
+
 void ag_tile_dump(Buf *out, const Kernel *k) {
     Dump d = {.k = k, .out = out};
     ag_put(out, "kernel %s  %s  threads %d  blocks per SM %d  numerics %s\n", k->name.s, k->target->name, k->threads, k->per_sm, k->numerics.s);
@@ -281,7 +309,8 @@ void ag_tile_dump(Buf *out, const Kernel *k) {
     if (k->kind == KERNEL_SELECT) dump_rank(out, &k->rank);
     if (k->guard) put_exprs(&d, "guard   ", &k->guard, 1, "\n");
     dump_values(&d);
-    if (k->kind == KERNEL_EACH) dump_tensors(&d);
+    if (k->kind == KERNEL_INVERT) dump_invert(out, k);
+    if (k->kind == KERNEL_EACH || k->kind == KERNEL_INVERT) dump_tensors(&d);
     for (int i = 0; i < k->nbarrier; i++) dump_barrier(out, &k->barrier[i]);
     for (int r = 0; r < k->nrole; r++) dump_role(&d, &k->role[r]);
 }

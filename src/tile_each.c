@@ -199,6 +199,55 @@ Kernel *ag_build_pool(const Fn *fn, int derive) {
     return finish(&x);
 }
 
+/* ---- merging what the entries of lists have given */
+
+static int rows_of_entries(Builder *x, const char *name, bool lse, Ref entries, int program) {
+    const KernelTensor *o = &x->k->tensor[TEN_O];
+    KernelTensor t = {.name = name, .type = lse ? DT_F32 : o->type, .rank = lse ? 3 : 4, .cols = o->cols, .heads = SZ_HQ, .used = true, .program = program};
+    for (int i = 0; i < 4; i++) t.extent[i] = i == 2 ? entries : o->extent[i];
+    return ag_kernel_tensor(x->k, t);
+}
+
+Kernel *ag_build_merge(const Fn *fn, int branch) {
+    const Spec *s = fn->spec;
+    const Branch *b = &s->branch[branch];
+    Builder x = begin(fn, ag_fmt(fn->d->arena, "merge%d", branch).s);
+    bool derived = b->blocks.kind == FROM_DERIVE, alone = s->nbranch == 1 && !s->output;
+    int n = derived ? s->derive[b->blocks.index].count.n : s->input[b->blocks.index].dim[3].n.n;
+    Ref entries = op(&x, OP_MUL, size(&x, SZ_SQ), num(&x, n));
+    KernelTensor *o = &x.k->tensor[TEN_O];
+    o->used = true;
+    o->program = ag_program_result(s, branch);
+    x.k->tensor[TEN_LSE].used = alone;
+    x.k->tensor[TEN_LSE].output = true;
+    int part = rows_of_entries(&x, "part", false, entries, ag_program_part(s, branch)), lse = rows_of_entries(&x, "part_lse", true, entries, ag_program_part_lse(s, branch));
+    KernelTensor list = {.name = ag_str_copy(x.k->arena, derived ? s->derive[b->blocks.index].name : s->input[b->blocks.index].name).s,
+                         .type = DT_I32,
+                         .rank = 4,
+                         .extent = {size(&x, SZ_B), size(&x, b->per_head ? SZ_HQ : SZ_HKV), size(&x, SZ_SQ), num(&x, n)},
+                         .used = true,
+                         .named = true,
+                         .program = derived ? ag_program_derive(s, b->blocks.index) : ag_program_input(b->blocks.index)};
+    Ins *lists = ag_ins(x.k, TI_LIST, -1); /* not run: what the slots are of */
+    lists->a = ag_kernel_tensor(x.k, list);
+    lists->b = b->counts >= 0 ? input(&x, b->counts, b->span) : -1;
+    lists->n = b->block.n;
+    x.k->list = lists;
+    x.k->unique = derived;
+    divide(&x, TEN_O, s->Dv, "h");
+    Ref group = op(&x, OP_FLOORDIV, size(&x, SZ_HQ), size(&x, SZ_HKV));
+    if (!b->per_head) x.g = let(&x, "g", op(&x, OP_FLOORDIV, val(&x, x.h), group), "kv head");
+    Ins *i = add(&x, TI_MERGE, TEN_O, b->span);
+    i->a = part;
+    i->b = lse;
+    i->bar = alone ? TEN_LSE : -1;
+    i->e[0] = val(&x, x.row0);
+    i->e[1] = val(&x, b->per_head ? x.h : x.g);
+    i->e[4] = num(&x, n);
+    x.k->per_sm = 2;
+    return finish(&x);
+}
+
 /* ---- outputs: the syntax tree as kernel nodes */
 
 static Ref row(Builder *x) { return op(x, OP_SUB, axis(x, AX_Q), size(x, SZ_OFF)); }

@@ -59,6 +59,9 @@ typedef enum TileOp {
     TI_ARRIVE,   /* each warp of the role arrives once on mbarrier n [stage e[0]] */
     TI_LIST, /* opens the block list of the tile, which LISTED reads from then on: tensor a at batch e[0], head e[1], row e[2], of blocks of n keys; tensor b (-1: none)
                     at the same place has the number of entries that count.  An entry that is negative, past the last block or there before does not count */
+    TI_ENTRIES, /* opens the inverted lists of batch e[0], head e[1], which FIRST and QUERY read from then on: tensor a [b, h, blocks + 1] has where the entries
+                    of each block begin in tensor b [b, h, entries]; an entry is query * n + slot */
+    TI_FIND,    /* scalar dst, which varies, = the block that entry e[0] is of, of e[1] blocks */
     TI_PUT,      /* slot dst [stage e[0]] = e[1]; one thread; seen by who waits for an arrival behind it */
     TI_GET,      /* scalar dst = slot a [stage e[0]] */
     TI_FETCH, /* scalar dst, which varies, = the next tile of the launch's counter: blocks, blocks + 1, ...; each block fetches until it gets one past the last */
@@ -80,6 +83,9 @@ typedef enum TileOp {
     TI_TOTAL,  /* row dst = sum over the quad of partial row a */
     TI_POOL, /* tensor n [batch e[2], head e[3]] rows e[0].. (Kernel.queries of them, those that it has): row i = the mean of rows i * e[1] .. i * e[1] + e[4] - 1
                     (constants) of tensor a, of those that it has, summed in fp32 and rounded to the type of n; weighted by the elements of tensor b (-1: all alike) */
+    TI_MERGE, /* tensor n [batch e[2], head e[3]] rows e[0].. (Kernel.queries of them, those that it has): the rows row * e[4] + slot of tensor a, each weighted by
+                 exp(x - LSE) with x its element of tensor b and LSE = log of the sum of their exp(x); of the slots that count in the list of head e[1], of
+                 Kernel.list.  0 if there are none.  Tensor bar (-1: none) [batch, head, row] = LSE, -inf if there are none */
     TI_EACH, /* tensor n [batch e[2], head e[3]] rows e[1].. (as above) = e[0] at each element, rounded to its type.  In e[0]: AXIS q = off + row (a position),
                     AXIS d = channel; LOAD = an element of any tensor, 0 past its ends.  All that an element is computed from is read before it is written */
     TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; with Kernel.pack heads from e[3] on) = fragment a rounded to the tensor's type; through shared b, in parts if that has fewer columns, or directly (b = -1).
@@ -95,7 +101,16 @@ typedef enum TileOp {
                      not past the query, from the sums in table a over the query's units, column rank.history + c being that of pooled key
                      e[0] * rank.block / rank.stride + c; each into the query's list in table dst if it is among its first rank.count.
                      Then a's last rank.history columns become its first.  Each query's rows of both tables have one owner, some lanes of a warp */
-    TI_STORE_LIST /* tensor n (i32) [batch e[2], head e[3]] rows e[0].. (those < e[1]) = the blocks in the lists of table a, ascending, then -1 */
+    TI_STORE_LIST, /* tensor n (i32) [batch e[2], head e[3]] rows e[0].. (those < e[1]) = the blocks in the lists of table a, ascending, then -1 */
+    /* ---- inversions of block lists, at batch e[0], head e[1], of e[3] blocks; Kernel.invert has the tensors, dst, a and b are tables to work in.  An entry of a list
+     * counts if its block is in 0 .. e[3] - 1, its slot below the count of the list, and no earlier slot of the list has the same block.  Chunk c: lists (of
+     * queries) c * invert.chunk .. + invert.chunk - 1, of those that there are */
+    TI_COUNT_LISTS,  /* chunks[.., c = e[2], j] = entries that count of chunk c and have a block below j, for each j = 0 .. e[3] */
+    TI_SCAN_LISTS,   /* columns j = e[2] .. e[2] + invert.columns - 1, of those up to e[3]: first[.., j] = the sum of chunks[.., c, j] over all c; then chunks[.., c, j] =
+                        the sum of those of earlier chunks */
+    TI_INVERT_LISTS /* entry[.., p] = query * slots + slot for each entry of chunk c = e[2] that counts; p = first[.., j] + chunks[.., c, j + 1] - chunks[.., c, j]
+                       (all entries of lower blocks, those of the same block in earlier chunks) + how many queries of the chunk before it list its block j too.
+                       Ids are int32: lists * slots < 2^31 */
 } TileOp;
 extern const char *const ag_tile_op_name[];
 
@@ -153,10 +168,11 @@ typedef struct KernelTensor {
 } KernelTensor;
 
 /* What a KERNEL_SELECT ranks blocks of keys by: pooled key i stands for keys i * stride .. i * stride + size - 1; importance of block j is the sum over i of
- * (column sum i) * (keys that i and j share) / stride.  A list is a table of 8-byte keys, the highest first: the importance as an integer of the same order,
+ * (column sum i) * (keys that i and j share) / grain: what the reference has but for a constant factor, so that weights are whole numbers.  A list is a table of 8-byte keys, the highest first: the importance as an integer of the same order,
  * in the high half; ~block in the low half, so that of equals the lower block is higher; 0: none. */
 typedef struct Rank {
     int size, stride, block; /* keys */
+    int grain;               /* gcd of the three */
     int blocks;              /* completed by a step, whose pooled keys are blocks * block / stride */
     int history;             /* pooled keys of earlier steps that overlap those blocks: (size - 1) / stride */
     int unit;                /* rows of the tile that one row of the table of sums is for: a power of 2 that divides pack */
@@ -169,8 +185,18 @@ static inline int ag_rank_room(const Rank *r) {
     return (r->count + r->lanes - 1) / r->lanes * r->lanes;
 } /* entries of a list, all lanes having as many */
 
+/* Block lists and what their inversion consists of, in kernel tensors; -1: this kernel has it not.  All i32. */
+typedef struct Inversion {
+    int lists, counts; /* [B, heads, lists, slots]; how many slots count: [B, heads, lists] */
+    int chunks;        /* [B, heads, chunks, blocks + 1]; read and written by TI_SCAN_LISTS */
+    int first;         /* [B, heads, blocks + 1]: where the entries of each block begin in `entry`; the last: how many there are */
+    int entry;         /* [B, heads, lists * slots]: ids of entries by block, ascending; undefined behind the last */
+    int slots;         /* of a list */
+    int chunk, window, columns; /* queries of a chunk; blocks that a block of threads works on at a time; columns that one scans */
+} Inversion;
+
 /* What a kernel is for: the simulator follows keys and query rows through attention alone. */
-typedef enum KernelKind { KERNEL_ATTEND, KERNEL_SELECT, KERNEL_EACH } KernelKind;
+typedef enum KernelKind { KERNEL_ATTEND, KERNEL_GATHER, KERNEL_SELECT, KERNEL_EACH, KERNEL_INVERT } KernelKind;
 enum { EACH_CHANNELS = 8 }; /* KERNEL_EACH: neighbouring channels of a row that one thread computes */
 
 typedef struct Kernel {
@@ -195,6 +221,7 @@ typedef struct Kernel {
     int pack;               /* query heads per query in a tile: its row r is query first + r / pack, head first + r % pack; 1: one head's queries */
     int queries;            /* in a tile; queries * pack rows are in use, those behind are not; KERNEL_EACH: rows that a block writes */
     Rank rank;              /* KERNEL_SELECT */
+    Inversion invert;       /* KERNEL_INVERT */
     bool persistent;        /* no more blocks than fit at once: each goes on to further tiles */
     bool counter;           /* the launch has a counter of tiles, which TI_FETCH moves; 0 before and after */
     bool bounded;           /* debug-hang: waits on mbarriers end after 2 s, with a message and a failed launch; the emitter alone heeds it */
@@ -203,7 +230,10 @@ typedef struct Kernel {
     Ref guard;              /* bool node: the mask with the bound of the key axis; true on plain steps */
     int key_loop;           /* value that counts key tiles (dst of its TI_LOOP) */
     Ref lo, hi;             /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
-    const Ins *list;        /* the TI_LIST whose blocks are visited; NULL: all keys are */
+    const Ins *entries;     /* KERNEL_GATHER: the TI_ENTRIES whose queries are rows.  A row number of queries is one of entries then: row r of a tile that begins at
+                               x stands for the query of entry x + r / pack, and what is stored goes to row number `entry` of the tensor */
+    const Ins *list;        /* the TI_LIST whose blocks are visited, or whose slots TI_MERGE reads; NULL: all keys are */
+    bool unique;            /* no block is twice in a list */
     Ref clear_lo, clear_hi; /* keys between which the spec's mask is true for every query row of the tile; 0: unbounded */
     bool never_clear;       /* there is no such range */
     Ref plain_lo, plain_hi; /* VALs, set by split: key tiles [plain_lo, plain_hi) need no guard; 0: none are told apart */
@@ -227,6 +257,7 @@ void ag_block_append(Block *b, Ins *i);
 void ag_block_insert_before(Block *b, Ins *at, Ins *i); /* at NULL: at the end */
 void ag_block_insert_after(Block *b, Ins *at, Ins *i);  /* at NULL: at the start */
 void ag_block_remove(Block *b, Ins *i);
+void ag_block_move(Block *to, Block *from); /* all of it to the end of `to` */
 Ins *ag_ins_clone(Kernel *k, const Ins *i);                  /* deep */
 void ag_remove_dead_lets(Kernel *k, Block *b);               /* scalars of b that nothing in it reads; Kernel.lo and hi stay */
 Ref ag_kval(Kernel *k, int val);                             /* VAL node of a value */

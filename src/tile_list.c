@@ -63,10 +63,12 @@ void ag_tiler_list(Tiler *t) {
     i->e[1] = val(t, b->per_head ? t->h : t->g);
     i->e[2] = op2(t, OP_FLOORDIV, val(t, t->row0), num(t, b->per.n));
     t->k->list = i;
+    t->k->unique = b->blocks.kind == FROM_DERIVE;
 }
 
 Ref ag_tiler_first_key(Tiler *t) {
-    Ref j = val(t, t->j), n = num(t, tile_field(t->k, F_TILE_N));
+    Ref j = t->gather ? 0 : val(t, t->j), n = num(t, tile_field(t->k, F_TILE_N));
+    if (t->gather) return t->key0;
     if (!t->listed) return op2(t, OP_MUL, j, n);
     int64_t parts = t->listed->block.n / tile_field(t->k, F_TILE_N);
     Ref entry = parts == 1 ? j : op2(t, OP_FLOORDIV, j, num(t, parts));

@@ -13,7 +13,7 @@
 #include "program.h"
 #include "tiler.h"
 
-enum { STEP_KEYS = 64, MAX_STEP_KEYS = 256, LIST_IN_LANE = 16 };
+enum { STEP_KEYS = 64, MAX_STEP_KEYS = 256, LIST_IN_LANE = 32 /* 8-byte keys that a lane has in registers */ };
 
 typedef struct Select {
     const Fn *fn;
@@ -39,6 +39,7 @@ static Rank rank_of(const Select *s, int m, int warps, int n) {
     Rank r = {.size = p->size.n,
               .stride = p->stride.n,
               .block = w->block.n,
+              .grain = gcd(gcd(p->size.n, p->stride.n), w->block.n),
               .blocks = (int)((int64_t)n * p->stride.n / w->block.n),
               .history = (p->size.n - 1) / p->stride.n,
               .count = w->count.n,
@@ -68,7 +69,7 @@ static bool fits(const Select *s, int m, int warps, int n, int per_sm) {
     if (group(s) > m) return false;
     int share = t->shared_sm / per_sm - 1024, room = share < t->shared_max ? share : t->shared_max;
     Rank r = rank_of(s, m, warps, n);
-    bool registers = m * n / (32 * warps) <= 128 && (per_sm == 1 || ag_rank_room(&r) / r.lanes <= LIST_IN_LANE);
+    bool registers = m * n / (32 * warps) <= 128 && ag_rank_room(&r) / r.lanes <= LIST_IN_LANE;
     return registers && shared_need(s, m, warps, n) <= room;
 }
 

@@ -86,7 +86,7 @@ def check(arch, Hq, block, count):
     return rows.median().item() < 5e-3 and far < 0.01 and torch.equal(o, again)
 
 
-STAGES = (("pool", r"_pool\d"), ("cmp", r"_cmp_fwd"), ("select", r"_picks|_select"), ("slc", r"_slc_"), ("win", r"_win_fwd"), ("out", r"_combine"))
+STAGES = (("pool", r"_pool\d"), ("cmp", r"_cmp_fwd"), ("select", r"_picks$"), ("slc", r"_slc_|_count\d|_scan\d|_invert\d|_merge\d"), ("win", r"_win_fwd"), ("out", r"_combine"))
 
 
 def stages(call, runs=5):
@@ -162,6 +162,7 @@ def main():
     parser.add_argument("--heads", type=numbers, default=[4, 8, 16, 32, 64])
     parser.add_argument("--lists", default="64x16,128x8")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--schedule", help="of the branches over all their keys")
     parser.add_argument("--arch")
     parser.add_argument("--peers", metavar="FILE")
     parser.add_argument("--json", metavar="FILE")

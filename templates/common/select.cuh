@@ -57,7 +57,7 @@ template <class R, int MT, int N> LEAF void sum_heads(u32 table, const float (&p
 }
 
 //@ leaf importance needs types LEAF ld_shared_f32
-// What the sums in the table rows of a query say of block j of this step: each pooled key counts by the keys that it shares with the block.
+// What the sums in the table rows of a query say of block j of this step: each pooled key counts by the keys that it shares with the block, in units of R::GRAIN.
 template <class R> LEAF float importance(u32 rows, int j) {
     constexpr bool EVEN = R::BLOCK % R::STRIDE == 0;                     // then the weights are the same for all blocks
     constexpr int END = (R::BLOCK + R::STRIDE - 2) / R::STRIDE + 1, TERMS = R::HISTORY + END;
@@ -69,7 +69,7 @@ template <class R> LEAF float importance(u32 rows, int j) {
         const u32 at = rows + (R::HISTORY + first + t) * 4;
         float sum = ld_shared_f32(at);
         _Pragma("unroll R::PARTS <= 4 ? R::PARTS : 1") for (int p = 1; p < R::PARTS; p++) sum += ld_shared_f32(at + p * R::SUM_PITCH * 4);
-        x += sum * ((float)shared / (float)R::STRIDE);
+        x += sum * (float)(shared / R::GRAIN);
     }
     return x;
 }

@@ -80,6 +80,12 @@ static float *values(int64_t n, Values v) {
     for (int64_t i = 0; i < n; i++) x[i] = random_value(v);
     return x;
 }
+static uint16_t *stored(int64_t n) {
+    uint16_t *x = calloc((size_t)n + 1, sizeof *x);
+    HostTensor t = {x, {1}, DT_BF16};
+    for (int64_t i = 0; i < n; i++) ag_host_set(&t, i, 0, 0, 0, (double)random_value(RANDOM));
+    return x;
+}
 static HostTensor tensor(void *data, DType t, int64_t heads, int64_t rows, int64_t cols) {
     return (HostTensor){data, {heads * rows * cols, rows * cols, cols, 1}, t};
 }
@@ -290,7 +296,7 @@ static void test_pool_source(void **state) {
             Built b;
             build(&b, moba_spec(group[g], rest[r]), &s, "sm_80", 32, NULL);
             must_build(&b);
-            run(&b, (Sizes){.B = 2, .Hkv = 2, .Sq = 45, .Sk = 400, .off = 355, .group = group[g]}, INTEGERS, r == 3 ? 0 : 0);
+            run(&b, (Sizes){.B = 2, .Hkv = 2, .Sq = 45, .Sk = 400, .off = 355, .group = group[g]}, INTEGERS, 0);
             run(&b, (Sizes){.B = 1, .Hkv = 1, .Sq = 90, .Sk = 90, .off = 0, .group = group[g]}, ALIKE, 0);
             drop(&b);
         }
@@ -334,21 +340,244 @@ static void test_large_tiles(void **state) {
     }
 }
 
-int main(int argc, char **argv) {
-    if (argc == 4) { /* text of a kernel: group, D, arch */
-        static const attngen_dim top[] = {{"top", 16}, {NULL, 0}};
-        Schedule s = small_wgmma(2);
-        Built b;
-        Buf out = {0};
-        build(&b, nsa_spec(atoi(argv[1]), ", force: {first: 1, local: 2}"), &s, argv[3], atoi(argv[2]), top);
-        must_build(&b);
-        ag_tile_dump(&out, b.kernel);
-        fputs(out.s, stderr);
-        out.n = 0;
-        ag_emit(&out, b.spec, &b.kernel, 1);
-        fputs(out.s, stdout);
-        return 0;
+/* ---- in a program: pools, branches, selection and output one after the other */
+
+static void run_program(const char *text, const Schedule *sched, const char *arch, Sizes n, const attngen_dim *dims) {
+    Compilation *c = compile_schedule(text, sched, arch, dims, NULL);
+    must_compile(c);
+    const Spec *spec = c->fn.spec;
+    int64_t Hq = n.Hkv * n.group, outputs = n.B * Hq * n.Sq * spec->Dv;
+    random_state = 5;
+    uint16_t *q = stored(n.B * Hq * n.Sq * spec->D), *k = stored(n.B * n.Hkv * n.Sk * spec->D);
+    uint16_t *v = stored(n.B * n.Hkv * n.Sk * spec->Dv), *o = stored(outputs);
+    HostCall call = {.size = {n.B, Hq, n.Hkv, n.Sq, n.Sk, n.off, spec->D, spec->Dv},
+                     .q = tensor(q, DT_BF16, Hq, n.Sq, spec->D),
+                     .k = tensor(k, DT_BF16, n.Hkv, n.Sk, spec->D),
+                     .v = tensor(v, DT_BF16, n.Hkv, n.Sk, spec->Dv),
+                     .o = tensor(o, DT_BF16, Hq, n.Sq, spec->Dv)};
+    for (int i = 0; i < spec->nparam; i++) {
+        const Scalar *x = &spec->param[i].value;
+        call.scalar[i] = x->type == T_INT ? (double)x->u.i : x->u.f;
     }
+    double *want = calloc((size_t)outputs + 1, sizeof *want), *lse = calloc((size_t)(n.B * Hq * n.Sq) + 1, sizeof *lse);
+    assert_true(ag_reference(spec, &call, want, lse));
+    ProgramBuffers buffers;
+    Buf message = {0};
+    ag_putn(&message, "", 0);
+    if (!ag_simulate_program(c, &call, &buffers, &message)) fail_msg("%s", message.s);
+    HostTensor flat = {o, {1}, DT_BF16};
+    for (int64_t i = 0; i < outputs; i++) {
+        double got = ag_host_get(&flat, i, 0, 0, 0);
+        if (!(fabs(got - want[i]) <= 0.03)) fail_msg("%s: element %lld is %g, not %g", arch, (long long)i, got, want[i]);
+    }
+    ag_program_buffers_free(&buffers);
+    ag_buf_free(&message);
+    free(q);
+    free(k);
+    free(v);
+    free(o);
+    free(want);
+    free(lse);
+    ag_compilation_free(c);
+}
+
+static void test_programs(void **state) {
+    (void)state;
+    static const attngen_dim nsa[] = {{"D", 32}, {"top", 4}, {NULL, 0}}, moba[] = {{"D", 32}, {"block", 32}, {NULL, 0}};
+    Schedule small = small_schedule(), wide = small_wgmma(1);
+    for (int way = 0; way < 2; way++) {
+        const Schedule *s = way ? &wide : &small;
+        const char *arch = way ? "sm_90a" : "sm_80";
+        run_program(nsa_spec(4, ", force: {first: 1, local: 1}"), s, arch, (Sizes){.B = 2, .Hkv = 2, .Sq = 50, .Sk = 700, .off = 650, .group = 4},
+                    nsa);
+        run_program(nsa_spec(3, ", force: {local: 1}, share: head"), s, arch, (Sizes){.B = 1, .Hkv = 1, .Sq = 80, .Sk = 80, .off = 0, .group = 3},
+                    nsa);
+        run_program(moba_spec(2, ", force: {local: 1}, share: head"), s, arch, (Sizes){.B = 1, .Hkv = 2, .Sq = 300, .Sk = 300, .off = 0, .group = 2},
+                    moba);
+    }
+}
+
+/* ---- broken kernels */
+
+typedef struct Broken {
+    const char *name, *message;
+    void (*edit)(Kernel *k);
+} Broken;
+
+static Ins *find(Block *b, TileOp op) {
+    for (Ins *i = b->first; i; i = i->next) {
+        Ins *x = i->op == op ? i : find(&i->body, op);
+        if (x) return x;
+    }
+    return NULL;
+}
+static Block *body(Kernel *k) { return &k->role[0].body; }
+static Block *step(Kernel *k) { return &find(body(k), TI_LOOP)->body; }
+static Ref add(Kernel *k, Ref x, int n) { return ag_node_op(&k->nodes, OP_ADD, x, ag_node_int(&k->nodes, n), 0, (Span){0}); }
+
+static void no_sync_before_rank(Kernel *k) { ag_block_remove(step(k), find(step(k), TI_RANK)->prev); }
+static void no_sync_behind_rank(Kernel *k) { ag_block_append(step(k), ag_ins_clone(k, find(step(k), TI_SUM_HEADS))); }
+static void no_clear(Kernel *k) { ag_block_remove(body(k), find(body(k), TI_CLEAR)); }
+static void no_store(Kernel *k) { ag_block_remove(body(k), find(body(k), TI_STORE_LIST)); }
+static void stored_twice(Kernel *k) { ag_block_append(body(k), ag_ins_clone(k, find(body(k), TI_STORE_LIST))); }
+static void other_head(Kernel *k) { find(body(k), TI_STORE_LIST)->e[3] = ag_node_int(&k->nodes, 7); }
+static void other_rows(Kernel *k) {
+    Ins *i = find(body(k), TI_LOAD_ROW);
+    i->e[1] = add(k, i->e[1], 1);
+}
+static void later_blocks(Kernel *k) {
+    Ins *i = find(step(k), TI_RANK);
+    i->e[0] = add(k, i->e[0], 4);
+}
+static void step_left_out(Kernel *k) {
+    Ins *loop = find(body(k), TI_LOOP);
+    loop->e[1] = add(k, loop->e[1], -1);
+}
+static void keys_past_the_end(Kernel *k) {
+    Ins *copy = find(step(k), TI_COPY);
+    copy->e[2] = add(k, copy->e[2], 3);
+}
+
+static void test_broken(void **state) {
+    (void)state;
+    static const Broken broken[] = {
+        {"sync before rank", "reads sums [stage 0] before its copy is visible to all threads: a sync is missing", no_sync_before_rank},
+        {"sync behind rank", "before its release: no sync since it was last used", no_sync_behind_rank},
+        {"clear", "was not cleared", no_clear},
+        {"store", "list 0 of picks (head 0 over all batches) is never written", no_store},
+        {"store twice", "is written twice", stored_twice},
+        {"head of the list", "store_list picks: list 64 of head 7 of batch 0 is not there", other_head},
+        {"rows of lse", "load_row lse: rows 64..70 of lse, which has 70", other_rows},
+        {"blocks", "ranks blocks from 4 on, but the sums are of blocks from 0 on", later_blocks},
+        {"last step", "list 64 may have block 12, but steps ended before it", step_left_out},
+        {"pooled keys", "rows 48..57 of k, which has 55", keys_past_the_end},
+    };
+    for (int i = 0; i < LEN(broken); i++) {
+        Schedule s = small_schedule();
+        Built b;
+        Data d;
+        Buf message = {0};
+        ag_putn(&message, "", 0);
+        build(&b, nsa_spec(2, ", force: {first: 1, local: 1}"), &s, "sm_80", 16, NULL);
+        must_build(&b);
+        make_data(&b, &d, (Sizes){.B = 1, .Hkv = 1, .Sq = 70, .Sk = 900, .off = 830, .group = 2}, RANDOM, 3);
+        broken[i].edit(b.kernel);
+        bool ok = ag_simulate(b.kernel, &d.run, &message);
+        if (ok || !strstr(message.s, broken[i].message)) fail_msg("%s: '%s'", broken[i].name, message.s);
+        ag_buf_free(&message);
+        free_data(&d);
+        drop(&b);
+    }
+}
+
+/* What no pass may make. */
+static void wide_units(Kernel *k) { k->rank.unit = 64; }
+static void odd_unit(Kernel *k) { k->rank.unit = 4; }
+static void many_lanes(Kernel *k) { k->rank.lanes = 16; }
+static void short_history(Kernel *k) { k->rank.history = 0; }
+static void long_step(Kernel *k) { k->rank.blocks *= 2; }
+static void broken_grain(Kernel *k) { k->rank.grain = 5; }
+static void small_lists(Kernel *k) { k->val[find(step(k), TI_RANK)->dst].cols = 1; }
+static void small_sums(Kernel *k) { k->val[find(step(k), TI_RANK)->a].rows = 3; }
+static void other_type(Kernel *k) { k->val[find(step(k), TI_RANK)->a].type = DT_BF16; }
+static void other_output(Kernel *k) { find(body(k), TI_STORE_LIST)->n = TEN_LSE; }
+static void no_query(Kernel *k) { find(step(k), TI_RANK)->e[2] = 0; }
+static void attends(Kernel *k) { k->kind = KERNEL_ATTEND; }
+static void sums_first(Kernel *k) {
+    Ins *i = find(step(k), TI_SUM_HEADS);
+    ag_block_remove(step(k), i);
+    ag_block_insert_after(step(k), NULL, i);
+}
+
+static void must_be_caught(const Broken *broken) {
+    Schedule s = small_schedule();
+    Built b;
+    Buf out = {0};
+    build(&b, nsa_spec(2, ", force: {first: 1, local: 1}"), &s, "sm_80", 16, NULL);
+    must_build(&b);
+    broken->edit(b.kernel);
+    if (!setjmp(b.d.jump)) ag_tile_check(b.kernel, FACT_TILED | FACT_SPLIT | FACT_PIPELINED | FACT_PLACED);
+    ag_diag_render(&b.d, &out);
+    if (b.d.status != ATTNGEN_E_INTERNAL || !strstr(out.s, broken->message)) fail_msg("%s: '%s'", broken->name, out.s ? out.s : "");
+    ag_buf_free(&out);
+    drop(&b);
+}
+
+static void test_checked(void **state) {
+    (void)state;
+    static const Broken broken[] = {
+        {"wide units", "no whole number of units", wide_units},
+        {"odd unit", "no whole number of units", odd_unit},
+        {"many lanes", "too few lanes", many_lanes},
+        {"short history", "the history is not", short_history},
+        {"long step", "the table of sums is too small", long_step},
+        {"grain", "no whole numbers", broken_grain},
+        {"small lists", "the lists are too small", small_lists},
+        {"small sums", "too small for the sums", small_sums},
+        {"type of sums", "too small for the sums", other_type},
+        {"output", "it must put lists into an output tensor", other_output},
+        {"operand", "an operand expression is missing", no_query},
+        {"kind", "the kernel selects nothing", attends},
+        {"order", "the fragment was not written", sums_first},
+    };
+    for (int i = 0; i < LEN(broken); i++) must_be_caught(&broken[i]);
+}
+
+/* ---- refusals, text and dump */
+
+static void refuses(const char *text, const attngen_dim *dims, const char *want) {
+    Schedule s = small_schedule();
+    Built b;
+    Buf out = {0};
+    build(&b, text, &s, "sm_80", 16, dims);
+    ag_diag_render(&b.d, &out);
+    assert_int_equal(b.d.status, ATTNGEN_E_UNSUPPORTED);
+    if (!strstr(out.s, want)) fail_msg("%s", out.s);
+    ag_buf_free(&out);
+    drop(&b);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    static const attngen_dim fine[] = {{"l", 4}, {"stride", 1}, {"block", 208}, {NULL, 0}}, wide[] = {{"l", 1024}, {"stride", 1}, {NULL, 0}};
+    Schedule s = small_schedule();
+    Built b;
+    build(&b, nsa_spec(1, ""), &s, "sm_80", 16, fine);
+    must_build(&b); /* 208 pooled keys a step */
+    drop(&b);
+    refuses(nsa_spec(2, ""), wide, "a pool of size 1024 and stride 1 and blocks of 64 take more than 256 pooled keys per step");
+    refuses(nsa_spec(129, ""), NULL, "lists shared by 129 query heads; at most 128 are possible");
+}
+
+static void test_text(void **state) {
+    (void)state;
+    static const attngen_dim top[] = {{"top", 16}, {NULL, 0}};
+    static const char *const dump[] = {
+        "rank    16 of blocks of 64, 16 a step; pooled keys of 32 every 16, 1 of them before the step; units of 16 rows, 16 lanes a query; first 1",
+        "clear sums",
+        "load_row lse <- lse[b, h0, rows row0 ..] below Sq",
+        "sum_heads sums <- S, 16 rows each",
+        "rank lists <- sums, blocks j * 16 .. below blocks, queries at q0 .., at most Sq - row0",
+        "store_list picks[b, g, rows row0 ..] below Sq <- lists"};
+    static const char *const cuda[] = {"struct Ranking {", "QUERIES = 8, UNIT = 16, PARTS = 1;", "sum_heads<Ranking>(sums, S, warp_row);",
+                                       "rank_blocks<Ranking>(lists, sums, j * 16, blocks, q0, args.Sq - row0);", "if (j >= j_plain_hi) {"};
+    Schedule s = small_wgmma(2);
+    Built b;
+    Buf out = {0}, text = {0};
+    build(&b, nsa_spec(16, ", force: {first: 1, local: 2}"), &s, "sm_90a", 128, top);
+    must_build(&b);
+    ag_tile_dump(&out, b.kernel);
+    ag_emit(&text, b.spec, &b.kernel, 1);
+    for (int i = 0; i < LEN(dump); i++)
+        if (!strstr(out.s, dump[i])) fail_msg("no '%s' in\n%s", dump[i], out.s);
+    for (int i = 0; i < LEN(cuda); i++)
+        if (!strstr(text.s, cuda[i])) fail_msg("no '%s' in\n%s", cuda[i], text.s);
+    ag_buf_free(&out);
+    ag_buf_free(&text);
+    drop(&b);
+}
+
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_shapes),
@@ -356,6 +585,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_pool_source),
         cmocka_unit_test(test_ties_to_the_lower_block),
         cmocka_unit_test(test_large_tiles),
+        cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_checked),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,171 @@
+/* tile_gather.c: attention over listed blocks, block by block (KV-outer): a block of keys stays in shared memory, and the queries that list it come by.
+ *
+ * The lists are inverted first (tile_invert.c).  Entries, sorted by block and then by query, are cut into pieces of one size, however many queries a block has; a block of
+ * the launch takes one piece, and in it block of keys after block of keys.  Each entry gives a normalised result and its LSE of its own, which merge puts together
+ * (tile_merge.c): no maximum is carried, nothing is added in an order that could vary.
+ * The form is that of MiniMax's sparse attention (2606.13392); Flash Sparse Attention (2508.18224) has the loop order. */
+#include <assert.h>
+
+#include "program.h"
+#include "tiler.h"
+
+enum { ROWS = 64, PIECE_TILES = 16, PIECE_LEAST = 256, MOST_KEYS = 128 };
+
+bool ag_can_gather(const Branch *b) { return b->per.n == 1 && b->block.n <= MOST_KEYS; }
+
+Schedule *ag_gather_schedule(const Fn *fn, const Branch *b) {
+    Str text = ag_fmt(fn->d->arena,
+                      "schema: attngen.schedule/1\nname: gather\ntile: {m: %d, n: %d}\nmma: {family: mma_sync}\nroles: {warps: %d}\n"
+                      "staging: {k: {stages: 1}, v: {stages: 1}, o: {store: direct}}\nloop: {direction: forward}\n"
+                      "grid: {longest_first: false, group_mb: 0, ctas_per_sm: %d}\n",
+                      ROWS, b->block.n, ROWS / 16, fn->spec->D <= 128 && fn->spec->Dv <= 128 && b->block.n <= 64 ? 3 : 2);
+    Schedule *s = ag_schedule_read(fn->d, ag_diag_file(fn->d, STR("<gather>"), text));
+    ag_stop_if_errors(fn->d);
+    ag_schedule_close(fn->d, s, fn->spec, fn->target);
+    ag_stop_if_errors(fn->d);
+    return s;
+}
+
+static Ref unary(Tiler *t, Op o, Ref x) { return ag_node_intern(&t->k->nodes, (Node){.op = o, .type = T_INT, .arg = {x}}); }
+
+/* A scalar that TI_SET or TI_FIND changes. */
+static int variable(Tiler *t, Block *to, const char *name, Ref first, const char *note) {
+    int v = ag_tiler_let(t, to, name, first, note);
+    t->k->val[v].varies = true;
+    t->k->val[v].nonneg = true;
+    return v;
+}
+static void set(Tiler *t, Block *to, int v, Ref x) { ag_tiler_add(t, to, TI_SET, v, NULL)->e[0] = x; }
+static Ins *put(Tiler *t, Block *to, TileOp op, const char *note) { return ag_tiler_add(t, to, op, -1, note); }
+
+static int list_length(const Tiler *t) {
+    const Branch *b = t->listed;
+    const Spec *s = t->m->spec;
+    return b->blocks.kind == FROM_DERIVE ? s->derive[b->blocks.index].count.n : s->input[b->blocks.index].dim[3].n.n;
+}
+
+static Ref blocks_of_keys(Tiler *t) { return op2(t, OP_CEILDIV, size(t, SZ_SK), num(t, t->listed->block.n)); }
+
+static int inverted(Tiler *t, const char *name, Ref extent, int program) {
+    KernelTensor x = {.name = name, .type = DT_I32, .rank = 3, .used = true, .program = program};
+    x.extent[0] = size(t, SZ_B);
+    x.extent[1] = size(t, t->listed->per_head ? SZ_HQ : SZ_HKV);
+    x.extent[2] = extent;
+    return ag_kernel_tensor(t->k, x);
+}
+
+/* Results go to a row for each entry. */
+static void describe_parts(Tiler *t, Ref entries) {
+    static const int output[] = {TEN_O, TEN_LSE};
+    for (int i = 0; i < 2; i++) t->k->tensor[output[i]].extent[2] = entries;
+    t->k->tensor[TEN_LSE].optional = false;
+}
+
+/* Which piece of which head this block of the launch has, and where it begins. */
+void ag_tiler_pieces(Tiler *t, Block *once) {
+    Kernel *k = t->k;
+    const Branch *b = t->listed;
+    int n = list_length(t), piece_entries = k->queries * PIECE_TILES < PIECE_LEAST ? PIECE_LEAST : k->queries * PIECE_TILES;
+    Ref block = ag_node_leaf(&k->nodes, OP_BLOCK, T_INT, 0, (Span){0}), all = op2(t, OP_MUL, size(t, SZ_SQ), num(t, n)),
+        heads = size(t, b->per_head ? SZ_HQ : SZ_HKV), group = op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV));
+    Ref pieces = op2(t, OP_CEILDIV, all, num(t, piece_entries));
+    k->blocks = op2(t, OP_MUL, op2(t, OP_MUL, pieces, heads), size(t, SZ_B));
+    describe_parts(t, all);
+    int np = ag_tiler_let(t, once, "pieces", pieces, "---- the piece of this block: entries of one head");
+    int piece = ag_tiler_let(t, once, "piece", op2(t, OP_MOD, block, val(t, np)), NULL);
+    Ref rest = op2(t, OP_FLOORDIV, block, val(t, np));
+    t->b = ag_tiler_let(t, once, "b", op2(t, OP_FLOORDIV, rest, heads), NULL);
+    int head = ag_tiler_let(t, once, b->per_head ? "h" : "g", op2(t, OP_MOD, rest, heads), b->per_head ? NULL : "kv head");
+    t->g = b->per_head ? ag_tiler_let(t, once, "g", op2(t, OP_FLOORDIV, val(t, head), group), "kv head") : head;
+    t->h = b->per_head ? head : ag_tiler_let(t, once, "h0", op2(t, OP_MUL, val(t, t->g), num(t, k->pack)), "the first of its query heads");
+    Ins *open = put(t, once, TI_ENTRIES, NULL);
+    open->a = inverted(t, "first", op2(t, OP_ADD, blocks_of_keys(t), num(t, 1)), ag_program_first(t->program, t->branch));
+    open->b = inverted(t, "entry", all, ag_program_entry(t->program, t->branch));
+    open->n = n;
+    open->e[0] = val(t, t->b);
+    open->e[1] = val(t, head);
+    k->entries = open;
+    int total = ag_tiler_let(t, once, "total", unary(t, OP_FIRST, blocks_of_keys(t)), "entries that count");
+    t->row0 = t->q0 = variable(t, once, "e", op2(t, OP_MUL, val(t, piece), num(t, piece_entries)), "the next entry");
+    t->piece_end = ag_tiler_let(t, once, "piece_end", op2(t, OP_MIN, op2(t, OP_ADD, val(t, t->row0), num(t, piece_entries)), val(t, total)), NULL);
+    t->block = ag_val_scalar(k, "j", T_INT);
+    t->end = ag_val_scalar(k, "end", T_INT);
+    t->first_key = ag_val_scalar(k, "key0", T_INT);
+    k->val[t->block].varies = true;
+    k->val[t->block].nonneg = k->val[t->end].nonneg = k->val[t->first_key].nonneg = true;
+    t->limit = val(t, t->end);
+    t->key0 = val(t, t->first_key);
+}
+
+/* The copies of a block of keys out of a step. */
+static void take_key_copies(Tiler *t, Block *step, Block *to) {
+    for (Ins *i = step->first, *next; i; i = next) {
+        next = i->next;
+        if (i->op != TI_COPY) continue;
+        ag_block_remove(step, i);
+        i->async = true;
+        ag_block_append(to, i);
+    }
+    (void)t;
+}
+
+/* The step's mask is for tiles with a query that does not see the whole block. */
+static void flag_step(Tiler *t, Block *tile, Block *step) {
+    const KeyRange *r = &t->m->range;
+    Kernel *k = t->k;
+    if (r->mask && r->never_plain) return;
+    int entry = t->q0, n = (int)tile_field(k, F_TILE_N);
+    Ref last = op2(t, OP_SUB, op2(t, OP_MIN, op2(t, OP_ADD, val(t, entry), num(t, k->queries)), t->limit), num(t, 1)), off = size(t, SZ_OFF);
+    t->q0 = ag_tiler_let(t, tile, "q_first", op2(t, OP_ADD, unary(t, OP_QUERY, val(t, entry)), off), "positions of the tile's first and last query");
+    t->q_last = ag_tiler_let(t, tile, "q_last", op2(t, OP_ADD, unary(t, OP_QUERY, last), off), NULL);
+    Ref end = op2(t, OP_ADD, t->key0, num(t, n)), masked = op2(t, OP_GT, end, size(t, SZ_SK));
+    Block *pre = t->pre;
+    t->pre = tile;
+    if (r->plain_lo) masked = op2(t, OP_OR, masked, op2(t, OP_LT, t->key0, ag_tiler_expr(t, r->plain_lo, LEVEL_ONCE)));
+    if (r->plain_hi) masked = op2(t, OP_OR, masked, op2(t, OP_GT, end, ag_tiler_expr(t, r->plain_hi, LEVEL_ONCE)));
+    t->pre = pre;
+    t->q0 = entry;
+    ag_flag_guard(k, step, masked);
+}
+
+static void arrived(Tiler *t, Block *to) {
+    put(t, to, TI_COMMIT, NULL);
+    put(t, to, TI_WAIT, NULL);
+    put(t, to, TI_SYNC, NULL);
+}
+
+void ag_tiler_compose(Tiler *t, Block *once, Block *tile, Block *step, Block *post) {
+    Kernel *k = t->k;
+    Ref entry = val(t, t->row0), end = val(t, t->end), block = val(t, t->block);
+    Block keys = {0}, scalars = {0};
+    k->barrier[k->nbarrier++] = (Barrier){.name = "all", .kind = BARRIER_BLOCK};
+    take_key_copies(t, step, &keys);
+    flag_step(t, &scalars, step);
+
+    Ins *some = put(t, once, TI_IF, NULL);
+    some->e[0] = op2(t, OP_LT, entry, val(t, t->piece_end));
+    Ins *let = ag_tiler_add(t, &some->body, TI_LET, t->block, NULL);
+    let->e[0] = num(t, 0);
+    Ins *find = ag_tiler_add(t, &some->body, TI_FIND, t->block, NULL);
+    find->e[0] = entry;
+    find->e[1] = blocks_of_keys(t);
+    Ins *blocks = put(t, &some->body, TI_WHILE, "---- block of keys after block of keys");
+    blocks->e[0] = op2(t, OP_LT, entry, val(t, t->piece_end));
+    ag_tiler_add(t, &blocks->body, TI_LET, t->end, NULL)->e[0] = op2(t, OP_MIN, unary(t, OP_FIRST, op2(t, OP_ADD, block, num(t, 1))), val(t, t->piece_end));
+    ag_tiler_add(t, &blocks->body, TI_LET, t->first_key, NULL)->e[0] = op2(t, OP_MUL, block, num(t, t->listed->block.n));
+    Ins *listed = put(t, &blocks->body, TI_IF, NULL);
+    listed->e[0] = op2(t, OP_LT, entry, end);
+    ag_block_move(&listed->body, &keys);
+    put(t, &listed->body, TI_COMMIT, NULL);
+    Ins *tiles = put(t, &listed->body, TI_WHILE, "---- its queries, tile by tile");
+    tiles->e[0] = op2(t, OP_LT, entry, end);
+    for (Ins *i = tile->first; i; i = i->next) i->async |= i->op == TI_COPY;
+    ag_block_move(&tiles->body, &scalars);
+    ag_block_move(&tiles->body, tile);
+    arrived(t, &tiles->body);
+    ag_block_move(&tiles->body, step);
+    ag_block_move(&tiles->body, post);
+    put(t, &tiles->body, TI_SYNC, "every warp is past its reads of the tile");
+    set(t, &tiles->body, t->row0, op2(t, OP_MIN, op2(t, OP_ADD, entry, num(t, k->queries)), end));
+    set(t, &blocks->body, t->block, op2(t, OP_ADD, block, num(t, 1)));
+}
