@@ -277,6 +277,14 @@ static attngen_program *program_new(Compilation *c) {
     return p;
 }
 
+/* The kernel of a program that asks most of the machine. */
+static const KernelMeta *largest_kernel(const ProgramMeta *m) {
+    const KernelMeta *most = &m->kernel[0];
+    for (uint32_t i = 1; i < m->nkernel; i++)
+        if (m->kernel[i].shared_bytes > most->shared_bytes) most = &m->kernel[i];
+    return most;
+}
+
 attngen_status attngen_program_info(const attngen_program *p, attngen_info *info) {
     if (!p || !info || info->version != ATTNGEN_INFO_VERSION) return ATTNGEN_E_INVALID_ARG;
     const Compilation *c = p->lowered;
@@ -289,8 +297,8 @@ attngen_status attngen_program_info(const attngen_program *p, attngen_info *info
         .D = c->fn.spec->D,
         .Dv = c->fn.spec->Dv,
         .dtype = c->fn.spec->dtype == DT_F16 ? ATTNGEN_F16 : ATTNGEN_BF16,
-        .threads = (int)c->meta.kernel[0].threads,
-        .shared_bytes = (int)c->meta.kernel[0].shared_bytes,
+        .threads = (int)largest_kernel(&c->meta)->threads,
+        .shared_bytes = (int)largest_kernel(&c->meta)->shared_bytes,
         .registers = p->registers,
         .spill_bytes = p->spill_bytes,
         .from_disk_cache = p->from_disk,

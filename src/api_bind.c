@@ -40,7 +40,7 @@ static void set_sizes(int64_t size[SZ_COUNT], const attngen_shape *shape, const 
 /* Those that should go by 16-byte pieces: the others of rank 4 go by TMA or not at all. */
 static uint64_t tensors_in_pieces(const ProgramMeta *m) {
     uint64_t bits = 0;
-    for (uint32_t i = 0; i < m->ntensor; i++) bits |= (uint64_t)(m->tensor[i].rank == 4 && !m->tensor[i].buffer) << i;
+    for (uint32_t i = 0; i < m->ntensor; i++) bits |= (uint64_t)ag_has_channels(&m->tensor[i]) << i;
     for (uint32_t i = 0; i < m->ntmap; i++) bits &= ~((uint64_t)1 << m->tmap[i].tensor);
     return bits;
 }
@@ -82,7 +82,8 @@ static attngen_status for_group(attngen_context *ctx, attngen_program **out, con
         return ATTNGEN_OK;
     }
     const DiagFile *spec = &c->diag.file[1], *schedule = &c->diag.file[2];
-    const attngen_source text = {spec->name.s, spec->text.s, (size_t)spec->text.n}, how = {schedule->name.s, schedule->text.s, (size_t)schedule->text.n};
+    const attngen_source text = {spec->name.s, spec->text.s, (size_t)spec->text.n},
+                         how = {schedule->name.s, schedule->text.s, (size_t)schedule->text.n};
     attngen_dim dims[MAX_DIMS];
     if (c->ndims >= MAX_DIMS) return ag_fail(ctx, ATTNGEN_E_INVALID_ARG, "more than %d names are bound", MAX_DIMS - 1);
     memcpy(dims, c->dims, c->ndims * sizeof *dims);
@@ -127,6 +128,25 @@ void attngen_call_free(attngen_call *call) {
 const attngen_program *attngen_call_program(const attngen_call *call) { return call ? call->program : NULL; }
 
 size_t attngen_workspace(const attngen_call *call) { return call ? call->workspace : 0; }
+
+static const char *type_of(const Spec *spec, int tensor) {
+    int input = tensor - ag_program_input(0);
+    DType t = tensor == TEN_LSE ? DT_F32 : input < 0 || spec->input[input].storage ? spec->dtype : spec->input[input].type;
+    return ag_dtype_name[t];
+}
+
+int attngen_call_tensor(const attngen_call *call, size_t index, attngen_arg_info *info) {
+    if (!call || !info) return 0;
+    const ProgramMeta *m = &call->program->lowered->meta;
+    for (int i = 0; i < (int)m->ntensor; i++) {
+        const TensorMeta *t = &m->tensor[i];
+        if (t->buffer || index--) continue;
+        *info = (attngen_arg_info){t->name, type_of(call->program->lowered->fn.spec, i), t->rank, t->optional, t->output, {0}};
+        for (int k = 0; k < t->rank; k++) info->extent[k] = ag_tensor_extent(m, call->size, i, k);
+        return 1;
+    }
+    return 0;
+}
 
 /* ---- launch */
 

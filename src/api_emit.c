@@ -14,6 +14,21 @@ static const Pass *find_pass(const char *name) {
     return NULL;
 }
 
+/* The IRs of a program's kernels, each under the kernel's name; of a plain spec its one without. */
+static void put_parts(Buf *out, const Compilation *c, bool tile) {
+    for (int i = 0; i < c->npart; i++) {
+        const Fn *part = &c->part[i];
+        Str name = part->kernel ? part->kernel->name : part->spec->name;
+        if (c->fn.spec->nbranch) ag_put(out, "%s==== %.*s\n", i ? "\n" : "", STRF(name));
+        if (tile && part->kernel)
+            ag_tile_dump(out, part->kernel);
+        else if (!tile && part->math)
+            ag_math_dump(out, part->math);
+        else
+            ag_put(out, "no %s IR\n", tile ? "Tile" : "Math");
+    }
+}
+
 /* An IR in the form it has at the end, or after one pass: then everything up to there is done again. */
 static attngen_status put_ir(attngen_context *ctx, const Compilation *c, bool tile, const char *after, Buf *out) {
     const Pass *pass = after ? find_pass(after) : NULL;
@@ -32,10 +47,8 @@ static attngen_status put_ir(attngen_context *ctx, const Compilation *c, bool ti
     attngen_status s = shown->diag.status;
     if (s != ATTNGEN_OK)
         ag_fail(ctx, s, "the same inputs failed when compiled again: %s", attngen_strerror(s));
-    else if (tile)
-        ag_tile_dump(out, shown->fn.kernel);
     else
-        ag_math_dump(out, shown->fn.math);
+        put_parts(out, shown, tile);
     ag_compilation_free(again);
     return s;
 }

@@ -139,7 +139,8 @@ typedef struct attngen_info {
     uint32_t version; /* set by the caller to ATTNGEN_INFO_VERSION */
     const char *name, *arch, *schedule, *numerics;
     int D, Dv, dtype;
-    int threads, shared_bytes, registers, spill_bytes; /* the last two 0 until compiled */
+    int threads, shared_bytes;    /* of a program of several kernels: of the one with the most shared memory */
+    int registers, spill_bytes;   /* 0 until compiled */
     int from_disk_cache;
 } attngen_info;
 #define ATTNGEN_INFO_VERSION 1u
@@ -162,8 +163,18 @@ ATTNGEN_API attngen_status attngen_bind(attngen_context *ctx, attngen_call **out
 ATTNGEN_API void attngen_call_free(attngen_call *call);
 /* The program that the call launches, which lives as long as the call. */
 ATTNGEN_API const attngen_program *attngen_call_program(const attngen_call *call);
-/* Exact bytes of device workspace that attngen_launch needs for this call: 4 where persistent blocks share a counter of tiles, as for sm_90a with a mask; else 0. */
+/* Exact bytes of device workspace that attngen_launch needs for this call: 4 for each kernel whose persistent blocks share a counter of tiles, as for sm_90a with
+ * a mask; and for a spec with branches what its kernels hand on to each other. */
 ATTNGEN_API size_t attngen_workspace(const attngen_call *call);
+
+/* A tensor that the call takes. */
+typedef struct attngen_arg_info {
+    const char *name, *type; /* "f16" "bf16" "f32" "i32" "i64" "u8" "bool"; both live as long as the call */
+    int rank, optional, output;
+    int64_t extent[4];
+} attngen_arg_info;
+/* Tensor `index` of those that the call takes: o and, as far as the spec reads them, q, k, v and its captured tensors; lse where there is one.  0: there are no more. */
+ATTNGEN_API int attngen_call_tensor(const attngen_call *call, size_t index, attngen_arg_info *info);
 
 /* ---- launch */
 
@@ -173,6 +184,7 @@ ATTNGEN_API size_t attngen_workspace(const attngen_call *call);
  *                      more than one element the last with stride 1 and the others with a positive multiple of 8 below 2^39.  Anything else goes to a
  *                      companion of the program, compiled for sm_90; see attngen_launch.
  *   "lse" [B, Hq, Sq] f32, optional: natural log of the softmax denominator, -inf for a row that sees no key
+ *   captured tensors of the spec, by name: the type and dims that it gives them, any strides
  *   "scale" and the spec's scalar params: optional, with defaults; `scale` must be positive and finite */
 typedef struct attngen_arg {
     const char *name;
@@ -183,7 +195,7 @@ typedef struct attngen_arg {
 
 /* Enqueues the kernels on `stream` (a CUstream / cudaStream_t; NULL: the legacy default stream) of the current context, or of the device's primary
  * context if none is current.  Allocates nothing, does not synchronise, may be captured into a CUDA graph.
- * workspace: attngen_workspace bytes, 256-byte aligned, all 0 before its first launch.  Each launch leaves it so, and no two that may run at once (on several
+ * workspace: attngen_workspace bytes, 256-byte aligned, all 0 before its first launch.  Each launch leaves it fit for the next, of any call of the program, and no two that may run at once (on several
  * streams, or copies of a graph) may share it.  After a launch that failed on the device it must be cleared again.
  * The first launch of a program whose tensors TMA cannot move makes its companion: it compiles (about 0.3 s; from the disk cache if it is there) and loads
  * it under a lock, and must not be captured.  Call attngen_explain with the same arguments, or launch once, before the capture; every later launch is as

@@ -1,4 +1,5 @@
 /* check.c: `attngen check`: every case of the grid through the reference, the naive computation, the simulator and, where there is one, the GPU. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +8,7 @@
 #include "api.h"
 #include "check_case.h"
 #include "driver_mem.h"
+#include "program.h"
 
 typedef struct Checker {
     attngen_context *ctx;
@@ -15,7 +17,8 @@ typedef struct Checker {
     DeviceMemory *gpu; /* NULL: simulator only */
     CaseList grid;
     int index, total;
-    attngen_dim *dims; /* those of the options, and room for D, Dv, dtype */
+    attngen_dim *dims; /* those of the options, and room for D, Dv, dtype, group */
+    bool open_group;   /* the spec has branches, and its cases say how many query heads a KV head has */
 } Checker;
 
 /* A case while it runs. */
@@ -24,7 +27,8 @@ typedef struct Running {
     attngen_program *program;
     const Spec *spec;
     CaseData data;
-    double *o, *lse, *naive_o, *naive_lse;
+    double *o, *lse, *naive_o, *naive_lse, *spread;
+    Selections picks;
     char name[128];
     bool portable;    /* the companion ran */
     ErrorBound bound; /* of the program that ran */
@@ -56,6 +60,7 @@ static attngen_status get_program(Checker *k, GetProgram *get, const Case *c, at
     if (c->D) k->dims[n++] = (attngen_dim){"D", c->D};
     if (c->D && !given(opt, "Dv")) k->dims[n++] = (attngen_dim){"Dv", c->Dv};
     if (c->dtype) k->dims[n++] = (attngen_dim){"dtype", c->dtype};
+    if (k->open_group && c->group) k->dims[n++] = (attngen_dim){"group", c->group};
     return get(k->ctx, out, &opt->spec, opt->schedule, k->dims, n);
 }
 
@@ -90,6 +95,21 @@ static bool has_int_params(const Spec *spec) {
     return false;
 }
 
+/* What decides the lengths of a program's cases. */
+static void set_edges(GridWants *w, const Spec *spec) {
+    w->program = spec->nbranch > 0;
+    for (int i = 0; i < spec->nbranch; i++)
+        if (spec->branch[i].blocks.kind != FROM_NONE && spec->branch[i].block.n > w->block) w->block = spec->branch[i].block.n;
+    for (int i = 0; i < spec->nderive; i++) {
+        const Derive *x = &spec->derive[i];
+        if (x->kind == DERIVE_POOL && x->size.n > w->pool) w->pool = x->size.n, w->stride = x->stride.n;
+        if (x->kind == DERIVE_SELECT && (x->count.n + 4) * x->block.n > w->choice) w->choice = (x->count.n + 4) * x->block.n;
+    }
+    if (!w->block) w->block = 64;
+    if (!w->pool) w->pool = 32, w->stride = 16;
+    if (!w->choice) w->choice = 6 * w->block;
+}
+
 /* Takes what the schedule or the target cannot do, and what `only` leaves out, from the grid. */
 static attngen_status narrow_grid(Checker *k, const Case *main_case) {
     int n = 0;
@@ -99,7 +119,7 @@ static attngen_status narrow_grid(Checker *k, const Case *main_case) {
         if (!own_dims) c.D = main_case->D, c.Dv = main_case->Dv;
         attngen_program *p = NULL;
         attngen_status s = get_program(k, attngen_lower, &c, &p);
-        if (s == ATTNGEN_E_UNSUPPORTED && own_dims) continue;
+        if (s == ATTNGEN_E_UNSUPPORTED && (own_dims || k->open_group)) continue;
         if (s != ATTNGEN_OK) return s;
         char name[128];
         ag_check_case_name(name, sizeof name, &c, ag_program_compilation(p)->fn.spec);
@@ -118,7 +138,13 @@ static attngen_status make_grid(Checker *k) {
     if (s != ATTNGEN_OK) return s;
     const Spec *spec = ag_program_compilation(p)->fn.spec;
     describe_program(k, p);
-    GridWants w = {k->opt->full, spec->group, has_int_params(spec), !given(k->opt, "D"), !given(k->opt, "dtype")};
+    k->open_group = ag_program_compilation(p)->open_group;
+    GridWants w = {.full = k->opt->full,
+                   .group = k->open_group ? 0 : spec->group,
+                   .int_params = has_int_params(spec),
+                   .any_dim = !given(k->opt, "D"),
+                   .any_dtype = !given(k->opt, "dtype")};
+    set_edges(&w, spec);
     attngen_program_free(p);
     ag_check_grid(&k->grid, &w);
     return k->grid.oom ? out_of_memory(k) : narrow_grid(k, &main_case);
@@ -126,86 +152,136 @@ static attngen_status make_grid(Checker *k) {
 
 /* ---- engines: each computes the outputs of a case, or says why it could not */
 
+/* What the simulated kernels selected. */
+static void take_picks(Running *r, const ProgramBuffers *buffers) {
+    for (int i = 0; i < r->picks.n; i++) {
+        const HostTensor *from = &buffers->tensor[ag_program_derive(r->spec, i)];
+        if (r->picks.len[i]) memcpy(r->picks.got[i], from->data, r->picks.len[i] * sizeof(int32_t));
+    }
+}
+
 static bool run_simulator(Checker *k, Running *r) {
     (void)k;
     Buf message = {0};
-    bool ok = ag_simulate(ag_program_compilation(r->program)->fn.kernel, &r->data.call, &message);
+    ProgramBuffers buffers;
+    bool ok = ag_simulate_program(ag_program_compilation(r->program), &r->data.call, &buffers, &message);
+    if (ok) take_picks(r, &buffers);
     if (!ok) snprintf(r->text, sizeof r->text, "%s", message.s ? message.s : "out of memory");
+    ag_program_buffers_free(&buffers);
     ag_buf_free(&message);
     return ok;
 }
 
-static size_t make_args(const Running *r, attngen_arg arg[CASE_TENSORS + HOST_SCALARS], const uint64_t address[CASE_TENSORS]) {
-    static const char *const name[CASE_TENSORS] = {"q", "k", "v", "o", "lse"};
+enum { MOST_ARGS = CASE_MOST + HOST_SCALARS };
+
+static size_t make_args(const Running *r, attngen_arg arg[MOST_ARGS], const uint64_t address[CASE_MOST]) {
+    const ProgramMeta *m = &ag_program_compilation(r->program)->meta;
     size_t n = 0;
-    for (int i = 0; i < CASE_TENSORS; i++) {
+    for (int i = 0; i < r->data.n; i++) {
         const CaseTensor *t = &r->data.t[i];
-        if (i == TEN_LSE && r->c->no_lse) continue;
-        arg[n] = (attngen_arg){.name = name[i], .data = (void *)(uintptr_t)(address[i] + t->at)};
+        if (m->tensor[i].buffer || (i == TEN_LSE && r->c->no_lse)) continue; /* a program need not read k, say */
+        arg[n] = (attngen_arg){.name = m->tensor[i].name, .data = (void *)(uintptr_t)(address[i] + t->at)};
         memcpy(arg[n].stride, t->view.stride, sizeof arg[n].stride);
         n++;
     }
-    const ProgramMeta *m = &ag_program_compilation(r->program)->meta;
     for (int i = 0; i < r->spec->nparam; i++)
         if (!r->spec->param[i].bound) arg[n++] = (attngen_arg){.name = m->scalar[i].name, .scalar = r->data.call.scalar[i]};
     return n;
 }
 
-/* A launch leaves its workspace as it found it, all zeros. */
-static attngen_status check_workspace(Checker *k, uint64_t address, size_t bytes, Err *e) {
-    unsigned char *left = calloc(1, bytes + 1);
-    if (!left) return ag_err(e, ATTNGEN_E_NOMEM, "out of memory");
+/* A launch leaves the counters of its workspace as it found them, all zeros. */
+static attngen_status check_counters(Checker *k, const ProgramMeta *m, uint64_t address, Err *e) {
+    unsigned char left[4 * META_KERNELS] = {0};
+    size_t bytes = (size_t)ag_workspace_counters(m);
     attngen_status s = ag_memory_download(k->gpu, left, address, bytes, e);
     for (size_t i = 0; s == ATTNGEN_OK && i < bytes; i++)
         if (left[i]) s = ag_err(e, ATTNGEN_E_CHECK, "byte %zu of the workspace is left at %d, not at 0", i, left[i]);
-    free(left);
     return s;
 }
 
-static attngen_status zeroed_workspace(Checker *k, uint64_t *address, size_t bytes, Err *e) {
-    void *zeros = calloc(1, bytes + 1);
-    if (!zeros) return ag_err(e, ATTNGEN_E_NOMEM, "out of memory");
+enum { COUNTERS = 256 }; /* bytes before the first buffer */
+
+/* A workspace as a launch wants it: counters of 0, and NaN in the buffers. */
+static attngen_status make_workspace(Checker *k, uint64_t *address, size_t bytes, Err *e) {
+    unsigned char *host = malloc(bytes + 1);
+    if (!host) return ag_err(e, ATTNGEN_E_NOMEM, "out of memory");
+    memset(host, 0xFF, bytes);
+    memset(host, 0, bytes < COUNTERS ? bytes : COUNTERS);
     attngen_status s = ag_memory_alloc(k->gpu, address, bytes, e);
-    if (s == ATTNGEN_OK) s = ag_memory_upload(k->gpu, *address, zeros, bytes, e);
-    free(zeros);
+    if (s == ATTNGEN_OK) s = ag_memory_upload(k->gpu, *address, host, bytes, e);
+    free(host);
     return s;
+}
+
+static attngen_status download_picks(Checker *k, Running *r, const attngen_program *p, const int64_t *size, uint64_t work, Err *e) {
+    attngen_status s = ATTNGEN_OK;
+    for (int i = 0; i < r->picks.n && s == ATTNGEN_OK; i++) {
+        if (!r->picks.len[i]) continue;
+        int64_t at = ag_workspace_place(&p->lowered->meta, size, ag_program_derive(r->spec, i));
+        s = ag_memory_download(k->gpu, r->picks.got[i], work + (uint64_t)at, r->picks.len[i] * sizeof(int32_t), e);
+    }
+    return s;
+}
+
+/* The least that the limits of all its kernels allow. */
+static ErrorBound bound_of(const attngen_program *program) {
+    const Compilation *c = ag_program_compilation(program);
+    ErrorBound all = ag_error_bound(c->numerics);
+    for (int i = 0; i < c->npart; i++) {
+        if (c->part[i].kernel->kind != KERNEL_ATTEND) continue;
+        char name[128];
+        snprintf(name, sizeof name, "%.*s", STRF(c->part[i].kernel->numerics));
+        ErrorBound b = ag_error_bound(name);
+        all.naive = fmax(all.naive, b.naive);
+        all.half_ulps = fmax(all.half_ulps, b.half_ulps);
+        all.lse = fmax(all.lse, b.lse);
+        all.picks = fmax(all.picks, b.picks);
+    }
+    return all;
 }
 
 /* Which program has run. */
-static attngen_status note_way(Running *r, const attngen_call *call, const attngen_arg *arg, size_t n, Err *e) {
+static attngen_status note_way(Running *r, const attngen_call *call, const attngen_arg *arg, size_t n, attngen_program **out, Err *e) {
     BoundArgs b;
-    attngen_program *p = call->program;
-    attngen_status s = ag_args_bind(&b, &p->lowered->meta, call->size, arg, n, e);
+    *out = call->program;
+    attngen_status s = ag_args_bind(&b, &call->program->lowered->meta, call->size, arg, n, e);
     r->portable = s == ATTNGEN_OK && !ag_args_mappable(&b);
-    if (r->portable) s = ag_program_portable(p, call->loaded, call->device, &p, e);
-    if (s == ATTNGEN_OK) r->bound = ag_error_bound(p->lowered->numerics);
+    if (r->portable) s = ag_program_portable(call->program, call->loaded, call->device, out, e);
+    if (s == ATTNGEN_OK) r->bound = bound_of(*out);
     return s;
 }
 
-static attngen_status launch(Checker *k, Running *r, const uint64_t address[CASE_TENSORS], Err *e) {
+static attngen_status launch_call(Checker *k, Running *r, const attngen_call *call, const attngen_arg *arg, size_t n, Err *e) {
+    size_t nwork = attngen_workspace(call);
+    uint64_t work = 0;
+    attngen_program *ran = call->program;
+    attngen_status s = nwork ? make_workspace(k, &work, nwork, e) : ATTNGEN_OK;
+    if (s == ATTNGEN_OK && (s = attngen_launch(call, arg, n, (void *)(uintptr_t)work, nwork, NULL)) != ATTNGEN_OK)
+        ag_err(e, s, "%s", attngen_launch_errmsg());
+    if (s == ATTNGEN_OK) s = note_way(r, call, arg, n, &ran, e);
+    if (s == ATTNGEN_OK) s = ag_memory_sync(k->gpu, e);
+    if (s == ATTNGEN_OK && nwork) s = check_counters(k, &ran->lowered->meta, work, e);
+    return s == ATTNGEN_OK ? download_picks(k, r, ran, call->size, work, e) : s;
+}
+
+static attngen_status launch(Checker *k, Running *r, const uint64_t address[CASE_MOST], Err *e) {
     const Case *c = r->c;
     attngen_shape shape = {c->B, (int64_t)c->Hkv * c->group, c->Hkv, c->Sq, c->Sk, c->offset};
-    attngen_arg arg[CASE_TENSORS + HOST_SCALARS];
+    attngen_arg arg[MOST_ARGS];
     attngen_call *call = NULL;
     size_t n = make_args(r, arg, address);
     attngen_status s = attngen_bind(k->ctx, &call, r->program, &shape);
     if (s != ATTNGEN_OK) return ag_err(e, s, "%s", attngen_errmsg(k->ctx));
-    size_t nwork = attngen_workspace(call);
-    uint64_t work = 0;
-    if (nwork) s = zeroed_workspace(k, &work, nwork, e);
-    if (s == ATTNGEN_OK && (s = attngen_launch(call, arg, n, (void *)(uintptr_t)work, nwork, NULL)) != ATTNGEN_OK)
-        ag_err(e, s, "%s", attngen_launch_errmsg());
-    if (s == ATTNGEN_OK) s = note_way(r, call, arg, n, e);
+    s = launch_call(k, r, call, arg, n, e);
     attngen_call_free(call);
-    if (s == ATTNGEN_OK) s = ag_memory_sync(k->gpu, e);
-    return s == ATTNGEN_OK && nwork ? check_workspace(k, work, nwork, e) : s;
+    return s;
 }
 
 static bool run_gpu(Checker *k, Running *r) {
-    uint64_t address[CASE_TENSORS] = {0};
+    uint64_t address[CASE_MOST] = {0};
     Err e = {{0}};
     attngen_status s = ATTNGEN_OK;
-    for (int i = 0; i < CASE_TENSORS && s == ATTNGEN_OK; i++) {
+    for (int i = 0; i < r->data.n && s == ATTNGEN_OK; i++) {
         const CaseTensor *t = &r->data.t[i];
         s = ag_memory_alloc(k->gpu, &address[i], t->bytes, &e);
         if (s == ATTNGEN_OK) s = ag_memory_upload(k->gpu, address[i], t->flat, t->bytes, &e);
@@ -220,7 +296,32 @@ static bool run_gpu(Checker *k, Running *r) {
 
 /* ---- one case */
 
+/* The reference and the naive computation, both taking what the kernel selected for selected. */
+static bool compute(Running *r) {
+    const HostCall *call = &r->data.call;
+    for (int i = 0; i < r->picks.n; i++) r->data.call.picks[i] = r->picks.used[i];
+    bool ok = r->spec->nbranch ? ag_reference_spread(r->spec, call, r->o, r->lse, r->spread) : ag_reference(r->spec, call, r->o, r->lse);
+    return ok && ag_naive(r->spec, call, r->naive_o, r->naive_lse);
+}
+
+/* Whether the selections are right; they then are what the rest is judged by. */
+static bool judge_picks(Running *r) {
+    bool same = true;
+    if (!ag_selections_judge(&r->picks, r->spec, &r->data.call, r->bound.picks, r->text, sizeof r->text)) return false;
+    for (int i = 0; i < r->picks.n; i++) {
+        size_t bytes = r->picks.len[i] * sizeof(int32_t);
+        if (!bytes || memcmp(r->picks.used[i], r->picks.got[i], bytes) == 0) continue;
+        memcpy(r->picks.used[i], r->picks.got[i], bytes);
+        same = false;
+    }
+    if (same || compute(r)) return true;
+    snprintf(r->text, sizeof r->text, "out of memory");
+    return false;
+}
+
 static bool judge(Running *r) {
+    if (!judge_picks(r)) return false;
+    r->bound.spread = r->spec->nbranch ? r->spread : NULL;
     Comparison c = ag_compare(r->spec, &r->data.call, r->bound, r->o, r->lse, r->naive_o);
     if (!c.ok)
         snprintf(r->text, sizeof r->text, "%s", c.text);
@@ -235,7 +336,7 @@ static void report_case(Checker *k, Running *r, const char *where, bool (*engine
     CheckCase c = {r->name, where, true, false, "", 0, k->index, k->total};
     if (k->opt->begin) k->opt->begin(k->opt->payload, &c);
     r->text[0] = '\0';
-    r->bound = ag_error_bound(ag_program_compilation(r->program)->numerics);
+    r->bound = bound_of(r->program);
     ag_check_poison(&r->data, r->spec);
     c.ok = engine(k, r) && judge(r);
     c.text = r->text;
@@ -258,12 +359,15 @@ static bool prepare(Checker *k, Running *r) {
     r->naive_o = doubles(&r->data.call, r->spec->Dv);
     r->lse = doubles(&r->data.call, 1);
     r->naive_lse = doubles(&r->data.call, 1);
-    return r->o && r->naive_o && r->lse && r->naive_lse && ag_reference(r->spec, &r->data.call, r->o, r->lse) &&
-           ag_naive(r->spec, &r->data.call, r->naive_o, r->naive_lse);
+    r->spread = doubles(&r->data.call, 1);
+    bool room = r->o && r->naive_o && r->lse && r->naive_lse && r->spread;
+    return room && ag_selections_init(&r->picks, r->spec, &r->data.call) && compute(r);
 }
 
 static void release(Running *r) {
     ag_check_data_free(&r->data);
+    ag_selections_free(&r->picks);
+    free(r->spread);
     free(r->o);
     free(r->lse);
     free(r->naive_o);
@@ -314,7 +418,7 @@ attngen_status ag_check(attngen_context *ctx, const CheckOptions *opt, CheckRepo
     Checker k = {.ctx = ctx, .opt = opt, .report = report};
     double since = now();
     memset(report, 0, sizeof *report);
-    k.dims = calloc(opt->ndims + 3, sizeof *k.dims);
+    k.dims = calloc(opt->ndims + 4, sizeof *k.dims);
     if (!k.dims) return out_of_memory(&k);
     if (opt->ndims) memcpy(k.dims, opt->dims, opt->ndims * sizeof *k.dims);
     attngen_status s = open_gpu(&k);

@@ -46,7 +46,8 @@ typedef struct CheckReport {
 attngen_status ag_check(attngen_context *ctx, const CheckOptions *opt, CheckReport *report);
 
 /* visible.c: the share of the B*Hq*Sq*Sk query-key pairs that the spec's mask lets through, from up to 64 query rows at even distances; `set` are
- * scalars given at launch.  Counts the arithmetic that a kernel has to do. */
+ * scalars given at launch.  Of a spec with branches the sum over them: of listed blocks as many keys as a full list has and the mask lets through.  A mask
+ * that reads captured tensors counts as if it hid nothing.  Counts the arithmetic that a kernel has to do. */
 attngen_status ag_visible_share(double *out, const attngen_source *spec, const attngen_dim *dims, size_t ndims, const attngen_shape *shape,
                                 const attngen_arg *set, size_t nset);
 #endif

@@ -41,6 +41,9 @@ typedef struct GridWants {
     int group;               /* Hq / Hkv pinned by the spec; 0: any */
     bool int_params;         /* it has int parameters that are bound at launch */
     bool any_dim, any_dtype; /* D, dtype were not given */
+    bool
+        program; /* it has branches; then keys of a block, rows of a pooled block and their stride, and for how many keys a selection has to choose */
+    int block, pool, stride, choice;
 } GridWants;
 void ag_check_grid(CaseList *out, const GridWants *w);
 void ag_check_case_name(char *out, size_t n, const Case *c, const Spec *spec);
@@ -52,13 +55,20 @@ typedef struct CaseTensor {
     size_t bytes, at;    /* of it; where element 0 is */
     int64_t dim[4];
 } CaseTensor;
-enum { CASE_TENSORS = 5 };
+enum { CASE_TENSORS = 5, CASE_MOST = CASE_TENSORS + SPEC_MAX_INPUTS };
 typedef struct CaseData {
-    CaseTensor t[CASE_TENSORS]; /* q, k, v, o, lse */
+    CaseTensor t[CASE_MOST]; /* q, k, v, o, lse, inputs */
+    int n;
     HostCall call;
 } CaseData;
 /* Strides of a tensor whose dim is set, size of the buffer and where in it the tensor lies; index: q, k, v, o, lse.  The buffer is not made. */
 void ag_check_place(CaseTensor *t, DType type, TensorLayout layout, int index);
+/* The same for an input of the spec, of up to 4 dims. */
+void ag_check_place_input(CaseTensor *t, DType type, TensorLayout layout, int rank);
+/* Makes one of sizes `size`: seeded numbers in the layout.  hostile: lists have blocks that do not exist, in any order; else they are ascending, of different
+ * blocks up to the query's own.  t->flat is malloc'ed.  false: out of memory. */
+bool ag_check_input(CaseTensor *t, const Spec *spec, int input, const int64_t size[SZ_COUNT], TensorLayout layout, uint64_t seed, bool hostile);
+DType ag_input_type(const Spec *spec, int input); /* of its elements */
 /* Sizes, tensors and scalars of a case; inputs are seeded random numbers rounded to the spec's type.  false: out of memory. */
 bool ag_check_data(CaseData *out, const Case *c, const Spec *spec, uint64_t seed);
 void ag_check_data_free(CaseData *d);
@@ -66,4 +76,20 @@ void ag_check_data_free(CaseData *d);
 void ag_check_poison(CaseData *d, const Spec *spec);
 /* Whether nothing outside of the outputs was written since ag_check_poison.  Destroys the outputs. */
 bool ag_check_surroundings(CaseData *d);
+
+/* ---- check_select.c: the selections of a program */
+typedef struct Selections {
+    int n;                                /* spec->nderive */
+    size_t len[SPEC_MAX_DERIVES];         /* elements of each; 0: no selection */
+    int32_t *want[SPEC_MAX_DERIVES];      /* by the reference */
+    int32_t *got[SPEC_MAX_DERIVES];       /* by the kernel, contiguous */
+    int32_t *used[SPEC_MAX_DERIVES];      /* what the rest of the program is judged by; at first what the reference selects */
+    double *importance[SPEC_MAX_DERIVES]; /* as of ag_reference_select */
+} Selections;
+/* Computes the first and the last of them.  false: out of memory; ag_selections_free works then too. */
+bool ag_selections_init(Selections *s, const Spec *spec, const HostCall *call);
+void ag_selections_free(Selections *s);
+/* Whether what the kernel selected is ascending and complete, and of the most important blocks up to `tolerance` in parts of the row's largest
+ * importance.  If not, text has one line. */
+bool ag_selections_judge(const Selections *s, const Spec *spec, const HostCall *call, double tolerance, char *text, size_t n);
 #endif

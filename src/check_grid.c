@@ -90,6 +90,64 @@ static void add_all(CaseList *l, const GridWants *w, const Case *c, int n, const
     }
 }
 
+/* Of specs with branches: groups 1, 2, 3, 4, 6, 16; lengths around the edges of blocks and pooled blocks, and so many keys that a selection has to choose. */
+static void add_program(CaseList *l, const GridWants *w) {
+    const int b = w->block, p = w->pool, s = w->stride, m = w->choice;
+    const Case c[] = {
+        {1, 1, 1, 64, 64, END, LAY_PLAIN, false, 0, false, 0, 0, 0},
+        {1, 1, 1, 1, 1, END, LAY_PLAIN, false, 0, false, 0, 0, 0},
+        {1, 1, 2, 33, 2 * b + 1, END, LAY_TAIL, false, 0, false, 0, 0, 0},
+        {2, 1, 3, b - 1, b - 1, END, LAY_BSHD, false, 0, false, 0, 0, 0},
+        {1, 2, 4, 17, b, END, LAY_PITCH, false, 0, false, 0, 0, 0},
+        {1, 1, 6, 5, 3 * b + 5, END, LAY_BROADCAST, false, 0, false, 0, 0, 0},
+        {1, 1, 16, 3, b + 1, END, LAY_STEP, false, 0, false, 0, 0, 0},
+        {1, 2, 2, 33, 2 * b + 3, END, LAY_REVERSED, false, 0, false, 0, 0, 0},
+        {1, 1, 1, 1, m, END, LAY_TAIL, false, 0, false, 0, 0, 0},
+        {2, 2, 4, 1, m - 1, END, LAY_BSHD, false, 0, true, 0, 0, 0},
+        {1, 1, 2, 1, m + 7, m / 2, LAY_PLAIN, false, 0, false, 0, 0, 0},
+        {1, 1, 4, 9, m + 5, END, LAY_ODD, false, 0, false, 0, 0, 0},
+        {1, 2, 1, 40, m + b + 3, END, LAY_TAIL, false, 0, false, 0, 0, 0},
+        {1, 1, 16, 2, m, END, LAY_PLAIN, false, 0, false, 0, 0, 0},
+        {1, 1, 1, p + s + 1, p - 1, END, LAY_PLAIN, false, 0, false, 0, 0, 0},
+        {1, 1, 2, p + s + 1, p, END, LAY_TAIL, false, 0, false, 0, 0, 0},
+        {1, 2, 1, 20, p + s - 1, END, LAY_BSHD, false, 0, false, 0, 0, 0},
+        {2, 1, 3, 20, p + s, END, LAY_PLAIN, false, 0, false, 0, 0, 0},
+        {1, 1, 1, 0, 64, END, LAY_PLAIN, false, 0, false, 0, 0, 0},
+        {1, 2, 2, 65, 0, END, LAY_PLAIN, false, 0, false, 0, 0, 0},
+        {0, 1, 1, 64, 64, END, LAY_PLAIN, false, 0, false, 0, 0, 0},
+        {1, 0, 1, 64, 64, END, LAY_PLAIN, false, 0, false, 0, 0, 0},
+        {1, 1, 3, 40, 2 * b + 9, -20, LAY_PLAIN, false, 0, false, 0, 0, 0},
+        {1, 1, 1, 7, b, -1000, LAY_PLAIN, false, 0, false, 0, 0, 0},
+        {1, 1, 2, 20, 2 * b, 1 << 20, LAY_TAIL, false, 0, false, 0, 0, 0},
+        {1, 1, 1, 7, 129, (1 << 29) - 7, LAY_PLAIN, false, 0, false, 0, 0, 0},
+        {1, 1, 2, 33, m, END, LAY_TAIL, true, 0, false, 0, 0, 0},
+        {1, 1, 1, 20, m, END, LAY_PLAIN, true, 0, false, 0, 0, ATTNGEN_F16},
+        {1, 2, 4, 20, m + 1, END, LAY_BSHD, false, 0, false, 0, 0, ATTNGEN_F16},
+        {1, 1, 1, 129, 129, END, LAY_TAIL, false, 0, false, 0, 0, 0},
+    };
+    add_all(l, w, c, (int)(sizeof c / sizeof *c), NULL);
+}
+
+/* Their whole grid: pairs of lengths at edges, every group up to 8 and some beyond. */
+static void add_program_pairs(CaseList *l, const GridWants *w) {
+    static const int groups[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 33, 64};
+    const int sk[] = {1, w->pool, w->block - 1, w->block + 1, 2 * w->block, w->choice, w->choice + w->block + 1}, sq[] = {1, 7, 33, w->block + 1};
+    int turn = 0;
+    for (int i = 0; i < (int)(sizeof sq / sizeof *sq); i++)
+        for (int j = 0; j < (int)(sizeof sk / sizeof *sk); j++, turn++) {
+            int g = groups[turn % (int)(sizeof groups / sizeof *groups)];
+            add(l, w,
+                (Case){1 + turn % 3 % 2, 1 + turn % 2, g, g > 8 && sq[i] > 7 ? 7 : sq[i], sk[j], END, (TensorLayout)(turn % LAY_COUNT), false, 0,
+                       false, 0, 0, 0});
+        }
+    add(l, w, (Case){1, 2, 2, 704, w->choice, END, LAY_TAIL, false, 0, false, 0, 0, 0});
+}
+
+static const Case per_dim_program[] = {
+    {1, 1, 2, 33, 129, END, LAY_TAIL, false, 0, false, 0, 0, ATTNGEN_BF16},
+    {1, 1, 1, 20, 127, END, LAY_BSHD, false, 0, false, 0, 0, ATTNGEN_F16},
+};
+
 /* Every pair of lengths, with batch sizes, groups and layouts in turn. */
 static void add_pairs(CaseList *l, const GridWants *w) {
     int turn = 0, n = (int)(sizeof length / sizeof *length), ngroup = (int)(sizeof group / sizeof *group);
@@ -100,15 +158,25 @@ static void add_pairs(CaseList *l, const GridWants *w) {
                        (TensorLayout)(turn % LAY_COUNT), false, 0, false, 0, 0, 0});
 }
 
-void ag_check_grid(CaseList *l, const GridWants *w) {
-    int ndim = (int)(sizeof head_dim / sizeof *head_dim);
+static void add_plain(CaseList *l, const GridWants *w) {
     add_all(l, w, quick, (int)(sizeof quick / sizeof *quick), NULL);
     if (w->int_params) add_all(l, w, with_params, (int)(sizeof with_params / sizeof *with_params), NULL);
     if (w->full) add_pairs(l, w);
     if (w->full) add(l, w, (Case){66, 1000 / (w->group ? w->group : 1), 1, 1, 7, END, LAY_PLAIN, false, 0, false, 0, 0, 0}); /* B * Hq beyond 65535 */
+}
+
+void ag_check_grid(CaseList *l, const GridWants *w) {
+    int ndim = (int)(sizeof head_dim / sizeof *head_dim);
+    if (!w->program) add_plain(l, w);
+    if (w->program) add_program(l, w);
+    if (w->program && w->int_params) add_all(l, w, with_params, (int)(sizeof with_params / sizeof *with_params), NULL);
+    if (w->program && w->full) add_program_pairs(l, w);
     for (int i = 0; i < ndim && w->any_dim; i++) {
-        add_all(l, w, per_dim, (int)(sizeof per_dim / sizeof *per_dim), head_dim[i]);
-        if (w->full) add_all(l, w, per_dim_full, (int)(sizeof per_dim_full / sizeof *per_dim_full), head_dim[i]);
+        if (w->program)
+            add_all(l, w, per_dim_program, (int)(sizeof per_dim_program / sizeof *per_dim_program), head_dim[i]);
+        else
+            add_all(l, w, per_dim, (int)(sizeof per_dim / sizeof *per_dim), head_dim[i]);
+        if (w->full && !w->program) add_all(l, w, per_dim_full, (int)(sizeof per_dim_full / sizeof *per_dim_full), head_dim[i]);
     }
 }
 

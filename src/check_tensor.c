@@ -52,20 +52,35 @@ static int64_t lay_out(CaseTensor *t, TensorLayout layout, bool input, bool keys
     return span;
 }
 
-void ag_check_place(CaseTensor *t, DType type, TensorLayout layout, int index) {
+static void place(CaseTensor *t, DType type, TensorLayout layout, bool input, bool broadcast) {
     t->view.type = type;
     size_t e = (size_t)ag_dtype_bytes(type);
-    int64_t span = lay_out(t, layout, index < AT_O, index == AT_K || index == AT_V);
+    int64_t span = lay_out(t, layout, input, broadcast);
     int64_t first = MARGIN + (layout == LAY_ODD) + (t->view.stride[2] < 0 && t->dim[2] > 0 ? -t->view.stride[2] * (t->dim[2] - 1) : 0);
     t->bytes = (size_t)(span + 2 * MARGIN + 1) * e;
     t->at = (size_t)first * e;
 }
 
-static bool make(CaseTensor *t, DType type, TensorLayout layout, int index) {
-    ag_check_place(t, type, layout, index);
+void ag_check_place(CaseTensor *t, DType type, TensorLayout layout, int index) {
+    place(t, type, layout, index < AT_O, index == AT_K || index == AT_V);
+}
+
+void ag_check_place_input(CaseTensor *t, DType type, TensorLayout layout, int rank) {
+    CaseTensor last = {.dim = {1, 1, 1, 1}}; /* the dims as the last ones of four */
+    for (int i = 0; i < rank; i++) last.dim[4 - rank + i] = t->dim[i];
+    place(&last, type, layout, true, rank == 4);
+    memset(t->view.stride, 0, sizeof t->view.stride);
+    for (int i = 0; i < rank; i++) t->view.stride[i] = last.view.stride[4 - rank + i];
+    t->view.type = type;
+    t->bytes = last.bytes;
+    t->at = last.at;
+}
+
+/* Memory for a tensor that is placed, full of `around`. */
+static bool make(CaseTensor *t, int around) {
     t->flat = malloc(t->bytes);
     if (!t->flat) return false;
-    memset(t->flat, NAN_BYTE, t->bytes);
+    memset(t->flat, around, t->bytes);
     t->view.data = t->flat + t->at;
     return true;
 }
@@ -77,6 +92,88 @@ static bool make(CaseTensor *t, DType type, TensorLayout layout, int index) {
                 for (int64_t i3 = 0; i3 < (t)->dim[3]; i3++)
 
 static void randomise(CaseTensor *t, Random *r, double scale) { EACH_ELEMENT(t) ag_host_set(&t->view, i0, i1, i2, i3, scale * normal(r)); }
+
+/* ---- inputs of the spec */
+
+DType ag_input_type(const Spec *spec, int input) { return spec->input[input].storage ? spec->dtype : spec->input[input].type; }
+
+/* What an input is for. */
+typedef struct Use {
+    const Branch *list;   /* whose blocks it lists; NULL */
+    const Branch *counts; /* of whose lists it counts the entries; NULL */
+    bool weights;         /* of a pool */
+} Use;
+
+static Use use_of(const Spec *spec, int input) {
+    Use u = {0};
+    for (int i = 0; i < spec->nbranch; i++) {
+        const Branch *b = &spec->branch[i];
+        if (b->blocks.kind != FROM_INPUT) continue;
+        if (b->blocks.index == input) u.list = b;
+        if (b->counts == input) u.counts = b;
+    }
+    for (int i = 0; i < spec->nderive; i++) u.weights |= spec->derive[i].kind == DERIVE_POOL && spec->derive[i].weights == input;
+    return u;
+}
+
+static int64_t below(Random *r, int64_t n) { return n > 0 ? (int64_t)(next(r) % (uint64_t)n) : 0; }
+
+/* An entry of a block list: mostly a block, in any order and more than once; or none, or one that does not exist. */
+static int64_t list_entry(Random *r, int64_t blocks) {
+    int64_t kind = below(r, 16);
+    if (kind == 0) return -1;
+    if (kind == 1) return below(r, 2) ? blocks + below(r, 3) : INT32_MAX - below(r, 2);
+    if (kind == 2 && below(r, 4) == 0) return INT32_MIN + below(r, 2);
+    return blocks > 0 ? below(r, blocks) : 0;
+}
+
+/* Entry i of a list of n: one block out of each of n equal parts of those up to the query's own. */
+static int64_t sane_entry(Random *r, const Branch *list, const int64_t *size, int64_t row, int64_t i, int64_t n) {
+    int64_t own = ((row + 1) * list->per.n - 1 + size[SZ_OFF]) / list->block.n + 1, blocks = ag_block_count(&list->block, size[SZ_SK]);
+    if (own < blocks) blocks = own > 1 ? own : 1;
+    if (n >= blocks) return i < blocks ? i : -1;
+    int64_t from = i * blocks / n, to = (i + 1) * blocks / n;
+    return from + below(r, to - from);
+}
+
+static double number(DType type, Random *r) {
+    switch (type) {
+    case DT_BOOL: return (double)below(r, 2);
+    case DT_U8: return (double)below(r, 8);
+    case DT_I32: return (double)(below(r, 12) - 3);
+    case DT_I64: return (double)(below(r, 12) - 3 + (below(r, 4) == 0 ? (int64_t)1 << 33 : 0)); /* the low 32 bits count */
+    default: return normal(r);
+    }
+}
+
+static void fill_input(CaseTensor *t, const Spec *spec, const Use *u, const int64_t *size, Random *r, bool hostile) {
+    int64_t blocks = u->list ? ag_block_count(&u->list->block, size[SZ_SK]) : 0, entries = t->dim[3];
+    if (u->counts) entries = ag_input_extent(spec, u->counts->blocks.index, 3, size);
+    EACH_ELEMENT(t) {
+        double x;
+        if (u->list)
+            x = (double)(hostile ? list_entry(r, blocks) : sane_entry(r, u->list, size, i2, i3, entries));
+        else if (u->counts)
+            x = (double)(!hostile ? entries : below(r, 8) == 0 ? -below(r, 3) : below(r, entries + 2));
+        else
+            x = u->weights ? 0.25 + fabs(normal(r)) : number(t->view.type, r);
+        ag_host_set(&t->view, i0, i1, i2, i3, x);
+    }
+}
+
+/* Around lists lies block 0, which a stray read would add; around other ints -1. */
+bool ag_check_input(CaseTensor *t, const Spec *spec, int input, const int64_t size[SZ_COUNT], TensorLayout layout, uint64_t seed, bool hostile) {
+    int rank = spec->input[input].rank;
+    Use u = use_of(spec, input);
+    Random r = {.state = seed};
+    for (int i = 0; i < 4; i++) t->dim[i] = i < rank ? ag_input_extent(spec, input, i, size) : 1;
+    ag_check_place_input(t, ag_input_type(spec, input), layout, rank);
+    if (!make(t, u.list ? 0 : NAN_BYTE)) return false;
+    fill_input(t, spec, &u, size, &r, hostile);
+    return true;
+}
+
+/* ---- the call */
 
 static void set_scalars(HostCall *call, const Spec *spec, int64_t param) {
     for (int i = 0; i < spec->nparam && i < HOST_SCALARS; i++) {
@@ -108,7 +205,8 @@ bool ag_check_data(CaseData *d, const Case *c, const Spec *spec, uint64_t seed) 
     Random r = {.state = seed};
     for (int i = 0; i < CASE_TENSORS; i++) {
         memcpy(d->t[i].dim, dim[i], sizeof dim[i]);
-        if (!make(&d->t[i], i == AT_LSE ? DT_F32 : spec->dtype, c->layout, i)) return false;
+        ag_check_place(&d->t[i], i == AT_LSE ? DT_F32 : spec->dtype, c->layout, i);
+        if (!make(&d->t[i], NAN_BYTE)) return false;
         if (i < AT_O) randomise(&d->t[i], &r, i == AT_Q && c->large ? 40.0 : 1.0); /* scores have the deviation of q: 3 of them are 120 */
     }
     d->call.q = d->t[AT_Q].view;
@@ -116,12 +214,18 @@ bool ag_check_data(CaseData *d, const Case *c, const Spec *spec, uint64_t seed) 
     d->call.v = d->t[AT_V].view;
     d->call.o = d->t[AT_O].view;
     d->call.lse = d->t[AT_LSE].view;
-    if (c->no_lse) d->call.lse.data = NULL;
+    if (c->no_lse || spec->nbranch > 1 || (spec->nbranch && spec->output)) d->call.lse.data = NULL;
+    d->n = CASE_TENSORS;
+    for (int i = 0; i < spec->ninput; i++) {
+        CaseTensor *t = &d->t[d->n++];
+        if (!ag_check_input(t, spec, i, d->call.size, c->layout, next(&r), true)) return false;
+        d->call.input[i] = t->view;
+    }
     return true;
 }
 
 void ag_check_data_free(CaseData *d) {
-    for (int i = 0; i < CASE_TENSORS; i++) free(d->t[i].flat);
+    for (int i = 0; i < CASE_MOST; i++) free(d->t[i].flat);
 }
 
 void ag_check_poison(CaseData *d, const Spec *spec) {

@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api.h"
 #include "check.h"
+#include "check_case.h"
 #include "cli.h"
 
 enum { WARM_UP = 5, DEFAULT_RUNS = 30, MAX_RUNS = 10000 };
@@ -14,7 +16,7 @@ typedef struct Bench {
     attngen_call *call;
     attngen_shape shape;
     attngen_info info;
-    attngen_arg arg[4 + CLI_LIST]; /* q k v o, then scalars */
+    attngen_arg arg[CASE_MOST + CLI_LIST]; /* tensors, then scalars */
     size_t narg;
     char scalar[CLI_LIST][64];
     Gpu *gpu;
@@ -52,12 +54,41 @@ static int add_tensor(Bench *b, const char *name, int64_t H, int64_t S, int64_t 
     return code;
 }
 
-static int make_args(Bench *b, const Cli *cli) {
+/* A captured tensor of the spec: numbers of its type; lists of different blocks up to the query's own. */
+static int add_input(Bench *b, int input) {
+    const Compilation *c = b->call->program->lowered;
+    CaseTensor t = {0};
+    attngen_arg *a = &b->arg[b->narg];
+    if (!ag_check_input(&t, c->fn.spec, input, b->call->size, LAY_PLAIN, (uint64_t)b->narg, false)) return cli_error(1, "out of memory");
+    *a = (attngen_arg){.name = c->meta.tensor[CASE_TENSORS + input].name};
+    memcpy(a->stride, t.view.stride, sizeof a->stride);
+    uint64_t p = cli_gpu_alloc(b->gpu, t.bytes);
+    int code = p ? cli_gpu_upload(b->gpu, p, t.flat, t.bytes) : EXIT_FILE;
+    a->data = (void *)(uintptr_t)(p + t.at);
+    b->narg++;
+    free(t.flat);
+    return code;
+}
+
+/* What the program takes: one with branches need not read k, say. */
+static int add_tensors(Bench *b) {
     const attngen_shape *s = &b->shape;
-    int code = add_tensor(b, "q", s->Hq, s->Sq, b->info.D);
-    if (code == 0) code = add_tensor(b, "k", s->Hkv, s->Sk, b->info.D);
-    if (code == 0) code = add_tensor(b, "v", s->Hkv, s->Sk, b->info.Dv);
-    if (code == 0) code = add_tensor(b, "o", s->Hq, s->Sq, b->info.Dv);
+    const Compilation *c = b->call->program->lowered;
+    const struct {
+        const char *name;
+        int64_t heads, length;
+        int d;
+    } t[] = {{"q", s->Hq, s->Sq, b->info.D}, {"k", s->Hkv, s->Sk, b->info.D}, {"v", s->Hkv, s->Sk, b->info.Dv}, {"o", s->Hq, s->Sq, b->info.Dv}};
+    int code = 0;
+    for (int i = 0; i < LEN(t) && code == 0; i++)
+        if (!c->meta.tensor[i].buffer) code = add_tensor(b, t[i].name, t[i].heads, t[i].length, t[i].d);
+    for (int i = 0; i < c->fn.spec->ninput && code == 0; i++)
+        if (!c->meta.tensor[CASE_TENSORS + i].buffer) code = add_input(b, i);
+    return code;
+}
+
+static int make_args(Bench *b, const Cli *cli) {
+    int code = add_tensors(b);
     for (size_t i = 0; i < cli->set.n && code == 0; i++) {
         const char *value;
         double x;
@@ -126,7 +157,7 @@ int cli_bench(Cli *cli) {
     if (code == 0) code = cli_gpu_open(&b->gpu, (int)cli->device);
     if (code == 0) code = make_args(b, cli);
     if (code == 0) {
-        attngen_status s = ag_visible_share(&b->share, &b->job.spec, b->job.dim, b->job.ndim, &b->shape, b->arg + 4, b->narg - 4);
+        attngen_status s = ag_visible_share(&b->share, &b->job.spec, b->job.dim, b->job.ndim, &b->shape, b->arg, b->narg);
         if (s != ATTNGEN_OK) code = cli_error(attngen_exit_code(s), "the mask cannot be counted: %s", attngen_strerror(s));
     }
     if (code == 0) code = measure(b);

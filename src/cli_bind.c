@@ -4,6 +4,7 @@
 #include "api.h"
 #include "check_case.h"
 #include "cli.h"
+#include "program.h"
 
 enum { DEFAULT_TOKENS = 16384, DEFAULT_SK = 4096, DEFAULT_WIDTH = 2048, SOMEWHERE = 1 << 20 /* an address, aligned as allocations are */ };
 
@@ -37,7 +38,8 @@ int cli_bind_call(attngen_call **out, attngen_shape *shape, attngen_context *ctx
 /* ---- tensors: addresses and strides, no memory */
 
 typedef struct Tensors {
-    attngen_arg arg[CASE_TENSORS];
+    attngen_arg arg[CASE_MOST];
+    size_t n;
     TensorLayout layout;
 } Tensors;
 
@@ -50,27 +52,34 @@ static bool fits(const int64_t dim[4]) {
 
 static int lay_out(Tensors *l, const attngen_call *call, const char *name) {
     const ProgramMeta *m = &call->program->lowered->meta;
+    const Spec *spec = call->program->lowered->fn.spec;
     while (l->layout < LAY_COUNT && strcmp(ag_layout_name[l->layout], name ? name : "plain") != 0) l->layout++;
-    for (int i = 0; i < CASE_TENSORS; i++) {
+    for (int i = 0; i < CASE_TENSORS + spec->ninput; i++) {
         const TensorMeta *t = &m->tensor[i];
         CaseTensor c = {.dim = {1, 1, 1, 1}};
-        for (int k = 0; k < t->rank; k++) c.dim[k] = call->size[t->dim[k]];
+        bool own = i < CASE_TENSORS;
+        if (t->buffer) continue; /* a program need not read k, say */
+        for (int k = 0; k < t->rank; k++) c.dim[k] = own ? call->size[t->dim[k]] : ag_input_extent(spec, i - CASE_TENSORS, k, call->size);
         if (!fits(c.dim)) return cli_error(EXIT_USAGE, "%s would reach beyond 2^63 bytes", t->name);
-        ag_check_place(&c, i == TEN_LSE ? DT_F32 : call->program->lowered->fn.spec->dtype, l->layout, i);
-        l->arg[i] = (attngen_arg){.name = t->name, .data = (void *)(SOMEWHERE + c.at)};
-        memcpy(l->arg[i].stride, c.view.stride, sizeof l->arg[i].stride);
+        if (own)
+            ag_check_place(&c, i == TEN_LSE ? DT_F32 : spec->dtype, l->layout, i);
+        else
+            ag_check_place_input(&c, ag_input_type(spec, i - CASE_TENSORS), l->layout, t->rank);
+        l->arg[l->n] = (attngen_arg){.name = t->name, .data = (void *)(SOMEWHERE + c.at)};
+        memcpy(l->arg[l->n++].stride, c.view.stride, sizeof c.view.stride[0] * 4);
     }
     return 0;
 }
 
 /* ---- the report */
 
-static void print_grid(const ProgramMeta *m, const attngen_call *call) {
+static void print_grid(const BoundArgs *b, const KernelMeta *k, int ordinal) {
     Driver *driver;
     DeviceInfo info;
-    const KernelMeta *k = &m->kernel[0];
-    long long blocks = ag_formula(&k->blocks, call->size);
-    bool device = ag_driver_open(&driver, NULL) == ATTNGEN_OK && ag_driver_device(driver, call->device, &info, NULL) == ATTNGEN_OK;
+    int64_t sizes[META_SIZES];
+    ag_kernel_sizes(b, k, sizes);
+    long long blocks = ag_formula(&k->blocks, sizes);
+    bool device = ag_driver_open(&driver, NULL) == ATTNGEN_OK && ag_driver_device(driver, ordinal, &info, NULL) == ATTNGEN_OK;
     long long most = device ? (long long)info.sms * k->per_sm : 0;
     if (!k->per_sm)
         printf("%lld blocks", blocks);
@@ -78,27 +87,55 @@ static void print_grid(const ProgramMeta *m, const attngen_call *call) {
         printf("%lld tiles by %lld blocks", blocks, blocks < most ? blocks : most);
     else
         printf("%lld tiles by %u block%s per SM", blocks, k->per_sm, k->per_sm == 1 ? "" : "s");
-    printf("; %u threads and %u bytes of shared memory a block; %lld bytes of workspace\n", k->threads, k->shared_bytes,
-           (long long)ag_workspace_bytes(m, call->size));
+    printf("; %u threads and %u bytes of shared memory a block", k->threads, k->shared_bytes);
+}
+
+/* What the kernels of a program hand on to each other. */
+static void print_buffers(const ProgramMeta *m, const int64_t *sizes) {
+    printf("%lld bytes of workspace, %lld of them for counters\n", (long long)ag_workspace_bytes(m, sizes), (long long)ag_workspace_counters(m));
+    for (uint32_t i = 0; i < m->ntensor; i++) {
+        const TensorMeta *t = &m->tensor[i];
+        int64_t bytes = t->elem_bytes, dim[4] = {0};
+        for (int k = 0; k < t->rank; k++) bytes *= dim[k] = ag_tensor_extent(m, sizes, (int)i, k);
+        if (!t->buffer || !bytes) continue;
+        printf("  %s [", t->name);
+        for (int k = 0; k < t->rank; k++) printf(k ? ", %lld" : "%lld", (long long)dim[k]);
+        printf("]: %lld bytes at %lld\n", (long long)bytes, (long long)ag_workspace_place(m, sizes, (int)i));
+    }
+}
+
+static void print_kernels(const BoundArgs *b, const attngen_call *call, bool program) {
+    for (uint32_t i = 0; program && i < b->meta->nkernel; i++) {
+        printf("  %s: ", b->meta->kernel[i].name);
+        print_grid(b, &b->meta->kernel[i], call->device);
+        printf("\n");
+    }
+    if (program) return;
+    print_grid(b, &b->meta->kernel[0], call->device);
+    printf("; %lld bytes of workspace\n", (long long)ag_workspace_bytes(b->meta, call->size));
 }
 
 /* What p would do.  *fits: whether it takes the tensors. */
 static attngen_status print_program(const attngen_program *p, const attngen_call *call, const Tensors *l, bool *fits, Err *e) {
     const Compilation *c = p->lowered;
     const int64_t *z = call->size;
+    bool program = c->fn.spec->nbranch > 0;
     BoundArgs b;
     char line[256];
     attngen_status s = ag_sizes_check(&c->meta, z, e);
-    if (s == ATTNGEN_OK) s = ag_args_bind(&b, &c->meta, z, l->arg, CASE_TENSORS, e);
+    if (s == ATTNGEN_OK) s = ag_args_bind(&b, &c->meta, z, l->arg, l->n, e);
     if (s != ATTNGEN_OK) return s;
     printf("%s under %s for %s, %s, D %d, Dv %d: B %lld, Hq %lld, Hkv %lld, Sq %lld, Sk %lld, %s\n", c->meta.spec, c->schedule_name, c->meta.arch,
            ag_dtype_name[c->fn.spec->dtype], c->meta.D, c->meta.Dv, (long long)z[SZ_B], (long long)z[SZ_HQ], (long long)z[SZ_HKV],
            (long long)z[SZ_SQ], (long long)z[SZ_SK], ag_layout_name[l->layout]);
-    print_grid(&c->meta, call);
+    print_kernels(&b, call, program);
+    if (program) printf("tensors\n");
     for (int i = 0; i < (int)c->meta.ntensor; i++) {
+        if (c->meta.tensor[i].buffer) continue;
         ag_args_way(&b, i, line, sizeof line);
         printf("  %s\n", line);
     }
+    if (program) print_buffers(&c->meta, z);
     *fits = ag_args_mappable(&b);
     return s;
 }

@@ -24,7 +24,7 @@
     X("cuEventElapsedTime", event_elapsed, (float *, void *, void *))                                                                                \
     X("cuEventDestroy_v2", event_destroy, (void *))
 
-enum { MAX_BLOCKS = 16 };
+enum { MAX_BLOCKS = 32 };
 
 struct Gpu {
     void *lib, *context, *event[2];

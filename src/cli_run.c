@@ -3,10 +3,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api.h"
 #include "cli.h"
+#include "program.h"
 
-enum { Q, K, V, O, LSE, NTENSOR };
+enum { Q, K, V, O, LSE, NTENSOR, MOST_ARGS = NTENSOR + SPEC_MAX_INPUTS + CLI_LIST };
 static const char *const tensor_name[NTENSOR] = {"q", "k", "v", "o", "lse"};
+
+/* A captured tensor of the spec. */
+typedef struct Captured {
+    Npy file;
+    const char *path; /* NULL: not given */
+    void *host;       /* in the spec's type, contiguous */
+    size_t bytes;
+    attngen_arg arg;
+} Captured;
 
 /* Tensors in the program's type, contiguous [B, H, S, D]. */
 typedef struct Run {
@@ -18,48 +29,90 @@ typedef struct Run {
     const char *out[NTENSOR];
     int dtype;    /* ATTNGEN_F16, ATTNGEN_BF16 */
     NpyType file; /* type of o's file */
-    attngen_arg arg[NTENSOR + CLI_LIST];
-    size_t narg;
+    attngen_arg arg[NTENSOR];
+    Captured input[SPEC_MAX_INPUTS]; /* as the spec numbers them */
+    attngen_arg set[CLI_LIST];
+    size_t nset;
     char scalar[CLI_LIST][64];
+    Compilation *early; /* for the names of the spec's inputs; NULL, or failed, if the spec is wrong: that is said later */
     Gpu *gpu;
 } Run;
 
 /* ---- input */
 
-static int read_input(Run *r, const Cli *cli, int t, const char *path) {
+static int read_file(Npy *out, const char *path) {
     char err[NPY_ERROR];
     bool io;
-    if (r->in[t].data) return cli_error(EXIT_USAGE, "--in %s is given twice", tensor_name[t]);
     bool is_stdin = strcmp(path, "-") == 0;
     FILE *f = is_stdin ? stdin : fopen(path, "rb");
     if (!f) return cli_error(EXIT_FILE, "%s: %s", path, strerror(errno));
-    bool ok = npy_read(&r->in[t], f, err, &io);
+    bool ok = npy_read(out, f, err, &io);
     if (!is_stdin) fclose(f);
-    if (!ok) return cli_error(io ? EXIT_FILE : EXIT_USAGE, "%s: %s", path, err);
-    int rank = r->in[t].rank;
+    return ok ? 0 : cli_error(io ? EXIT_FILE : EXIT_USAGE, "%s: %s", path, err);
+}
+
+static int read_input(Run *r, const Cli *cli, int t, const char *path) {
+    if (r->in[t].data) return cli_error(EXIT_USAGE, "--in %s is given twice", tensor_name[t]);
+    int code = read_file(&r->in[t], path), rank = r->in[t].rank;
+    if (code) return code;
     if (rank != 3 && rank != 4)
         return cli_error(EXIT_USAGE, "%s: %s has %d dimensions, expected [B, H, S, D] or [H, S, D]", path, tensor_name[t], rank);
+    if (npy_is_int(r->in[t].type)) return cli_error(EXIT_USAGE, "%s: %s has ints, '%s'", path, tensor_name[t], npy_descr(r->in[t].type));
     if (r->in[t].type == NPY_U16 && (!cli->dtype || strcmp(cli->dtype, "bf16") != 0))
         return cli_error(EXIT_USAGE, "%s: type '<u2' is read as bf16 bits only with --dtype bf16", path);
     for (int i = 0; i < 4; i++) r->dim[t][i] = i >= 4 - rank ? r->in[t].dim[i - (4 - rank)] : 1;
     return 0;
 }
 
-/* "NAME=FILE" of --in (names 0..2) and --out (names 3..4). */
+/* The spec's inputs by name.  They are looked up before anything is known of the sizes, so the spec is read by itself. */
+static const Spec *early_spec(Run *r) {
+    if (!r->early) r->early = ag_compile_text(&r->job.spec, NULL, "sm_80", r->job.dim, r->job.ndim, "lower");
+    return r->early && r->early->diag.status == ATTNGEN_OK ? r->early->fn.spec : NULL;
+}
+
+static int read_captured(Run *r, const char *name, const char *path) {
+    const Spec *spec = early_spec(r);
+    char hint[96];
+    if (!spec) return 0;
+    Buf names = {0};
+    ag_put(&names, "q k v");
+    for (int i = 0; i < spec->ninput; i++) {
+        Captured *c = &r->input[i];
+        ag_put(&names, " %.*s", STRF(spec->input[i].name));
+        if (!ag_str_is(spec->input[i].name, name)) continue;
+        ag_buf_free(&names);
+        if (c->path) return cli_error(EXIT_USAGE, "--in %s is given twice", name);
+        c->path = path;
+        return read_file(&c->file, path);
+    }
+    cli_hint(hint, sizeof hint, name, names.s ? names.s : "");
+    int code = cli_error(EXIT_USAGE, "--in is one of %s, not `%s`%s", names.s ? names.s : "", name, hint);
+    ag_buf_free(&names);
+    return code;
+}
+
+static int read_output(Run *r, const char *name, const char *path) {
+    char hint[96];
+    int t = O;
+    while (t < NTENSOR && strcmp(tensor_name[t], name) != 0) t++;
+    cli_hint(hint, sizeof hint, name, "o lse");
+    if (t == NTENSOR) return cli_error(EXIT_USAGE, "--out is one of o lse, not `%s`%s", name, hint);
+    r->out[t] = path;
+    return 0;
+}
+
+/* "NAME=FILE" of --in and --out. */
 static int read_names(Run *r, const Cli *cli) {
     for (size_t i = 0; i < cli->ins.n + cli->outs.n; i++) {
         bool is_in = i < cli->ins.n;
         const char *given = is_in ? cli->ins.item[i] : cli->outs.item[i - cli->ins.n], *path;
-        char name[64], hint[96];
+        char name[64];
         if (!cli_assignment(given, name, &path) || !*path)
             return cli_error(EXIT_USAGE, "--%s needs NAME=FILE, not `%s`", is_in ? "in" : "out", given);
-        int t = is_in ? Q : O, end = is_in ? O : NTENSOR;
-        while (t < end && strcmp(tensor_name[t], name) != 0) t++;
-        cli_hint(hint, sizeof hint, name, is_in ? "q k v" : "o lse");
-        if (t == end) return cli_error(EXIT_USAGE, "--%s is one of %s, not `%s`%s", is_in ? "in" : "out", is_in ? "q k v" : "o lse", name, hint);
-        int code = is_in ? read_input(r, cli, t, path) : 0;
+        int t = Q;
+        while (t < O && strcmp(tensor_name[t], name) != 0) t++;
+        int code = !is_in ? read_output(r, name, path) : t < O ? read_input(r, cli, t, path) : read_captured(r, name, path);
         if (code) return code;
-        if (!is_in) r->out[t] = path;
     }
     for (int t = Q; t <= V; t++)
         if (!r->in[t].data) return cli_error(EXIT_USAGE, "--in %s=FILE is missing", tensor_name[t]);
@@ -131,7 +184,7 @@ static int make_tensors(Run *r) {
 
 static int make_args(Run *r, const Cli *cli) {
     for (int t = 0; t < NTENSOR; t++) {
-        attngen_arg *a = &r->arg[r->narg++];
+        attngen_arg *a = &r->arg[t];
         const int64_t *dim = r->dim[t];
         *a = (attngen_arg){.name = tensor_name[t], .data = r->host[t]};
         int rank = t == LSE ? 3 : 4;
@@ -142,27 +195,124 @@ static int make_args(Run *r, const Cli *cli) {
         double x;
         if (!cli_assignment(cli->set.item[i], r->scalar[i], &value) || !cli_number(value, &x))
             return cli_error(EXIT_USAGE, "--set needs NAME=NUMBER, not `%s`", cli->set.item[i]);
-        r->arg[r->narg++] = (attngen_arg){.name = r->scalar[i], .scalar = x};
+        r->set[r->nset++] = (attngen_arg){.name = r->scalar[i], .scalar = x};
     }
     return 0;
 }
 
-static int launch(Run *r, const Cli *cli, const attngen_call *call) {
-    int code = cli_gpu_open(&r->gpu, (int)cli->device);
-    for (int t = 0; t < NTENSOR && code == 0; t++) {
-        uint64_t p = cli_gpu_alloc(r->gpu, r->bytes[t]);
-        if (!p) return EXIT_FILE;
-        r->arg[t].data = (void *)(uintptr_t)p;
-        if (t <= V) code = cli_gpu_upload(r->gpu, p, r->host[t], r->bytes[t]);
+/* ---- captured tensors, once the sizes are known */
+
+static void put_dims(Buf *out, const int64_t *dim, int rank) {
+    ag_put(out, "[");
+    for (int i = 0; i < rank; i++) ag_put(out, i ? ", %lld" : "%lld", (long long)dim[i]);
+    ag_put(out, "]");
+}
+
+static int check_captured(const Captured *c, const char *name, DType type, const int64_t *dim, int rank) {
+    const Npy *a = &c->file;
+    bool is_float = ag_dtype_value(type) == T_FLOAT;
+    if (npy_is_int(a->type) == is_float)
+        return cli_error(EXIT_USAGE, "%s: %s is %s, but the file has '%s'", c->path, name, ag_dtype_name[type], npy_descr(a->type));
+    if (a->rank == rank && memcmp(a->dim, dim, (size_t)rank * sizeof *dim) == 0) return 0;
+    Buf text = {0};
+    put_dims(&text, a->dim, a->rank);
+    ag_put(&text, ", expected ");
+    put_dims(&text, dim, rank);
+    int code = cli_error(EXIT_USAGE, "%s: %s is %s", c->path, name, text.s ? text.s : "?");
+    ag_buf_free(&text);
+    return code;
+}
+
+/* One element of the file; false: an int that the type does not have. */
+static bool convert_element(const HostTensor *to, const Npy *a, const int64_t *at) {
+    size_t from = 0;
+    for (int i = 0; i < a->rank; i++) from += (size_t)(at[i] * a->stride[i]);
+    if (!npy_is_int(a->type)) return ag_host_set(to, at[0], at[1], at[2], at[3], (double)npy_get(a, from)), true;
+    int64_t x = npy_get_int(a, from);
+    if (to->type == DT_I64) {
+        int64_t where = 0;
+        for (int i = 0; i < a->rank; i++) where += at[i] * to->stride[i];
+        return memcpy((char *)to->data + where * (int64_t)sizeof x, &x, sizeof x), true; /* all bits, which no double has */
     }
+    ag_host_set(to, at[0], at[1], at[2], at[3], (double)x);
+    return to->type == DT_BOOL || (to->type == DT_U8 ? x >= 0 && x <= UINT8_MAX : x >= INT32_MIN && x <= INT32_MAX);
+}
+
+/* Input i of the program's spec into its type. */
+static int make_captured(Run *r, const attngen_call *call, int i) {
+    const Spec *spec = call->program->lowered->fn.spec;
+    const Input *x = &spec->input[i];
+    Captured *c = &r->input[i];
+    const char *name = call->program->lowered->meta.tensor[ag_program_input(i)].name;
+    HostTensor to = {.type = x->storage ? spec->dtype : x->type};
+    int64_t dim[4] = {1, 1, 1, 1}, step = 1;
+    if (!c->path) return cli_error(EXIT_USAGE, "--in %s=FILE is missing", name);
+    for (int k = 0; k < x->rank; k++) dim[k] = ag_input_extent(spec, i, k, call->size);
+    int code = check_captured(c, name, to.type, dim, x->rank);
+    if (code) return code;
+    for (int k = x->rank - 1; k >= 0; step *= dim[k], k--) to.stride[k] = step;
+    c->bytes = c->file.count * (size_t)ag_dtype_bytes(to.type);
+    to.data = c->host = calloc(c->bytes + 1, 1);
+    if (!c->host) return cli_error(1, "out of memory for %s, %zu bytes", name, c->bytes);
+    c->arg = (attngen_arg){.name = name, .data = c->host};
+    memcpy(c->arg.stride, to.stride, sizeof c->arg.stride);
+    int64_t at[4];
+    for (at[0] = 0; at[0] < dim[0]; at[0]++)
+        for (at[1] = 0; at[1] < dim[1]; at[1]++)
+            for (at[2] = 0; at[2] < dim[2]; at[2]++)
+                for (at[3] = 0; at[3] < dim[3]; at[3]++)
+                    if (!convert_element(&to, &c->file, at))
+                        return cli_error(EXIT_USAGE, "%s: an element of %s is out of range of %s", c->path, name, ag_dtype_name[to.type]);
+    return 0;
+}
+
+/* Tensors that the program takes: one with branches need not read k, say. */
+static bool takes(const attngen_call *call, int tensor) { return !call->program->lowered->meta.tensor[tensor].buffer; }
+
+static int make_all_captured(Run *r, const attngen_call *call) {
+    int code = 0;
+    if (r->out[LSE] && !takes(call, LSE)) return cli_error(EXIT_USAGE, "%s has no lse", call->program->lowered->meta.spec);
+    for (int i = 0; i < call->program->lowered->fn.spec->ninput && code == 0; i++)
+        if (takes(call, ag_program_input(i))) code = make_captured(r, call, i);
+    return code;
+}
+
+static size_t collect(const Run *r, const attngen_call *call, attngen_arg arg[MOST_ARGS]) {
+    size_t n = 0;
+    for (int t = 0; t < NTENSOR; t++)
+        if (takes(call, t)) arg[n++] = r->arg[t];
+    for (int i = 0; i < SPEC_MAX_INPUTS; i++)
+        if (r->input[i].host) arg[n++] = r->input[i].arg;
+    for (size_t i = 0; i < r->nset; i++) arg[n++] = r->set[i];
+    return n;
+}
+
+static int to_device(Run *r, attngen_arg *a, const void *from, size_t bytes) {
+    uint64_t p = cli_gpu_alloc(r->gpu, bytes);
+    a->data = (void *)(uintptr_t)p;
+    return !p ? EXIT_FILE : from ? cli_gpu_upload(r->gpu, p, from, bytes) : 0;
+}
+
+static int launch(Run *r, const Cli *cli, const attngen_call *call) {
+    attngen_arg arg[MOST_ARGS];
+    int code = cli_gpu_open(&r->gpu, (int)cli->device);
+    for (int t = 0; t < NTENSOR && code == 0; t++) code = to_device(r, &r->arg[t], t <= V ? r->host[t] : NULL, r->bytes[t]);
+    for (int i = 0; i < SPEC_MAX_INPUTS && code == 0; i++)
+        if (r->input[i].host) code = to_device(r, &r->input[i].arg, r->input[i].host, r->input[i].bytes);
     uint64_t work;
     size_t nwork = attngen_workspace(call);
     if (code == 0) code = cli_gpu_workspace(r->gpu, &work, nwork);
     if (code) return code;
-    attngen_status s = attngen_launch(call, r->arg, r->narg, (void *)(uintptr_t)work, nwork, NULL);
+    attngen_status s = attngen_launch(call, arg, collect(r, call, arg), (void *)(uintptr_t)work, nwork, NULL);
     if (s != ATTNGEN_OK) return cli_error(attngen_exit_code(s), "%s", attngen_launch_errmsg());
     for (int t = O; t < NTENSOR && code == 0; t++) code = cli_gpu_download(r->gpu, r->host[t], (uint64_t)(uintptr_t)r->arg[t].data, r->bytes[t]);
     return code;
+}
+
+static int on_host(Run *r, const Cli *cli, const attngen_call *call) {
+    attngen_arg arg[MOST_ARGS];
+    attngen_status s = (cli->reference ? attngen_reference : attngen_simulate)(r->job.ctx, call, arg, collect(r, call, arg));
+    return s == ATTNGEN_OK ? 0 : cli_fail(r->job.ctx, s);
 }
 
 static int call_it(Run *r, const Cli *cli) {
@@ -173,8 +323,8 @@ static int call_it(Run *r, const Cli *cli) {
     attngen_shape shape = {r->dim[Q][0], r->dim[Q][1], r->dim[K][1], r->dim[Q][2], r->dim[K][2], cli->offset};
     attngen_status s = (host ? attngen_lower : attngen_compile)(job->ctx, &program, &job->spec, job->schedule_or_null, job->dim, job->ndim);
     if (s == ATTNGEN_OK) s = attngen_bind(job->ctx, &call, program, &shape);
-    if (s == ATTNGEN_OK && host) s = (cli->reference ? attngen_reference : attngen_simulate)(job->ctx, call, r->arg, r->narg);
-    int code = s != ATTNGEN_OK ? cli_fail(job->ctx, s) : host ? 0 : launch(r, cli, call);
+    int code = s == ATTNGEN_OK ? make_all_captured(r, call) : cli_fail(job->ctx, s);
+    if (code == 0) code = host ? on_host(r, cli, call) : launch(r, cli, call);
     attngen_call_free(call);
     attngen_program_free(program);
     return code;
@@ -226,6 +376,11 @@ int cli_run(Cli *cli) {
     cli_gpu_close(r->gpu);
     for (int t = 0; t < 3; t++) npy_free(&r->in[t]);
     for (int t = 0; t < NTENSOR; t++) free(r->host[t]);
+    for (int i = 0; i < SPEC_MAX_INPUTS; i++) {
+        npy_free(&r->input[i].file);
+        free(r->input[i].host);
+    }
+    ag_compilation_free(r->early);
     cli_job_close(&r->job);
     free(r);
     return code;

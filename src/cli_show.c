@@ -1,4 +1,4 @@
-/* cli_show.c: `attngen show`: how a schedule uses the machine. */
+/* cli_show.c: `attngen show`: how a schedule uses the machine; or which blocks a spec selects (cli_picks.c). */
 #include "cli.h"
 
 static int show(Job *job, attngen_artefact what, Output *out) {
@@ -13,7 +13,10 @@ static int show(Job *job, attngen_artefact what, Output *out) {
 int cli_show(Cli *cli) {
     Job job;
     Output out;
-    if (!cli->timeline) return cli_error(EXIT_USAGE, "show needs --timeline, which is all that it shows in this version");
+    if (!cli->timeline && !cli->picks) return cli_error(EXIT_USAGE, "show needs --timeline or --picks");
+    if (cli->timeline && cli->picks) return cli_error(EXIT_USAGE, "--timeline and --picks exclude each other");
+    if (cli->picks && cli->svg) return cli_error(EXIT_USAGE, "--picks is drawn as text: --svg is for --timeline");
+    if (cli->picks) return cli_picks(cli);
     int code = cli_job_open(&job, cli);
     if (code == 0) code = cli_output_open(&out, cli->out, false);
     if (code == 0) {

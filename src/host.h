@@ -51,6 +51,9 @@ Scalar ag_ast_eval_at(const Spec *spec, const HostCall *call, const Ast *e, cons
 /* ---- reference_program.c: the same for specs with branches; ag_reference and ag_naive come here.
  * With several branches lse is 0: there is no such thing. */
 bool ag_reference_program(const Spec *spec, const HostCall *call, double *o, double *lse);
+/* And, [B, Hq, Sq], by how much `output` of a row moves at most if each branch's result is off by half an ulp of its largest element, as its rounding to the
+ * storage type may be. */
+bool ag_reference_spread(const Spec *spec, const HostCall *call, double *o, double *lse, double *spread);
 bool ag_naive_program(const Spec *spec, const HostCall *call, double *o, double *lse); /* selects as the reference does: by exact importance */
 /* The blocks that derive `derive`, a SELECT, gives, whatever call->picks says: picks [B, Hkv or Hq, Sq, count]; and what they were chosen by:
  * importance [B, Hkv or Hq, Sq, ag_block_count], -inf for blocks that cannot be selected and inf for those that always are; may be NULL.
@@ -63,7 +66,10 @@ void ag_reference_pool(const Spec *spec, const HostCall *call, int derive, doubl
 /* How far O may be off, by numerics class: `naive` times the naive error, and `half_ulps` of the row's largest output; LSE relatively by `lse`. */
 typedef struct ErrorBound {
     double naive, half_ulps, lse;
+    double picks;         /* by how much, in parts of the row's largest importance, a selection may prefer a block that matters less */
+    const double *spread; /* of a program, [B, Hq, Sq]: see ag_reference_spread; `half_ulps` times that is allowed besides; NULL: nothing */
 } ErrorBound;
+double ag_half_ulp(DType t, double x);           /* half the distance between neighbouring values of a float type at magnitude x */
 ErrorBound ag_error_bound(const char *numerics); /* of a class such as "f32acc-ex2-n64-lazy8" */
 
 typedef struct Comparison {

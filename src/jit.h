@@ -50,7 +50,7 @@ typedef struct TensorMeta {
     char name[META_NAME];
     uint8_t rank, elem_bytes, optional, output;
     uint8_t buffer, pad[3];
-    uint8_t dim[4];      /* extent of each dim: SZ_*, from META_SIZES on a derived size; META_CONSTANT: extent below */
+    uint8_t dim[4]; /* extent of each dim: SZ_*, from META_SIZES on a derived size; META_CONSTANT: extent below */
     int32_t constant[4];
 } TensorMeta;
 typedef struct ScalarMeta {
@@ -75,7 +75,7 @@ typedef struct KernelMeta {
     uint8_t keys;         /* the size that SZ_SK is for this kernel: SZ_SK, or a derived one */
     uint8_t counter, pad2[2];
     uint8_t tensor[META_KERNEL_TENSORS]; /* the program's tensor for each of its own, which bits of SLOT_VEC count; META_NO_TENSOR: null */
-    Formula blocks;       /* 1-D grid; of a persistent kernel: tiles */
+    Formula blocks;                      /* 1-D grid; of a persistent kernel: tiles */
     Slot slot[META_SLOTS];
 } KernelMeta;
 /* A program: list of kernels run in order on one stream. */
@@ -206,10 +206,16 @@ attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *sizes, Err *e
 attngen_status ag_args_bind(BoundArgs *out, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e);
 /* The exact bytes of workspace that these sizes need: counters, then buffers. */
 int64_t ag_workspace_bytes(const ProgramMeta *m, const int64_t *sizes);
+int64_t ag_tensor_extent(const ProgramMeta *m, const int64_t *sizes, int tensor, int dim); /* elements of a dim */
+int64_t ag_workspace_counters(const ProgramMeta *m); /* the bytes of them, which every launch leaves 0 */
+/* Where in the workspace buffer `tensor` begins. */
+int64_t ag_workspace_place(const ProgramMeta *m, const int64_t *sizes, int tensor);
 /* Puts the buffers into the workspace. */
 void ag_args_place(BoundArgs *b, void *workspace);
 /* Sizes as kernel k has them. */
 void ag_kernel_sizes(const BoundArgs *b, const KernelMeta *k, int64_t sizes[META_SIZES]);
+/* An argument with rows of D or Dv channels: q, k, v, o, and captured tensors that are keys or values. */
+bool ag_has_channels(const TensorMeta *t);
 /* Whether tensor maps describe all tensors that the program reads by TMA. */
 bool ag_args_mappable(const BoundArgs *b);
 /* Launches every kernel of b->meta, which is that of l, in order on `stream`; b is mappable.  Tensor maps equal to those of this thread's last launch are reused. */

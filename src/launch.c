@@ -253,7 +253,7 @@ static void set_sizes(int64_t *out, const ProgramMeta *m, const int64_t *sizes) 
 }
 
 /* One kernel's counter takes 4 bytes, so that a program of one kernel needs no more. */
-static int64_t counters(const ProgramMeta *m) {
+int64_t ag_workspace_counters(const ProgramMeta *m) {
     int64_t n = 0;
     for (uint32_t i = 0; i < m->nkernel; i++) n += m->kernel[i].counter;
     return n * COUNTER_BYTES;
@@ -269,13 +269,14 @@ static int64_t end_of(const BoundArgs *b, const TensorMeta *t, int64_t at) {
     return __builtin_add_overflow(at, n, &n) ? INT64_MAX : n;
 }
 
-/* data of each buffer: its place, in bytes.  Returns the bytes of all. */
+/* data of each buffer: its place, in bytes.  Returns the bytes of all.  Those with elements begin behind the room of any counters, so that calls of one
+ * program, whose kernels may have counters or not, can take turns with one workspace. */
 static int64_t lay_out_buffers(BoundArgs *b) {
-    int64_t top = counters(b->meta);
+    int64_t top = ag_workspace_counters(b->meta);
     for (uint32_t i = 0; i < b->meta->ntensor; i++) {
         const TensorMeta *t = &b->meta->tensor[i];
         if (!t->buffer) continue;
-        top = aligned(top);
+        if (!is_empty(b, t)) top = aligned(top > 0 ? top : 1);
         b->data[i] = (void *)(uintptr_t)top;
         int64_t stride = 1;
         for (int dim = t->rank - 1; dim >= 0; dim--) {
@@ -291,6 +292,19 @@ int64_t ag_workspace_bytes(const ProgramMeta *m, const int64_t *sizes) {
     BoundArgs b = {.meta = m};
     set_sizes(b.size, m, sizes);
     return lay_out_buffers(&b);
+}
+
+int64_t ag_tensor_extent(const ProgramMeta *m, const int64_t *sizes, int tensor, int dim) {
+    BoundArgs b = {.meta = m};
+    set_sizes(b.size, m, sizes);
+    return extent(&b, &m->tensor[tensor], dim);
+}
+
+int64_t ag_workspace_place(const ProgramMeta *m, const int64_t *sizes, int tensor) {
+    BoundArgs b = {.meta = m};
+    set_sizes(b.size, m, sizes);
+    lay_out_buffers(&b);
+    return (int64_t)(uintptr_t)b.data[tensor];
 }
 
 void ag_args_place(BoundArgs *b, void *workspace) {
@@ -324,6 +338,14 @@ static Reason why_not(const BoundArgs *b, int i, int *dim) {
 
 /* Tensors with rows; others (lse) always go by elements. */
 static bool has_rows(const BoundArgs *b, int i) { return b->meta->tensor[i].rank == 4 && (b->data[i] || b->meta->tensor[i].buffer); }
+
+/* Is it worth a note if its rows go by elements?  Of captured tensors only those with a row for each key or query are moved by rows. */
+static bool is_worth_a_note(const BoundArgs *b, int i) {
+    const TensorMeta *t = &b->meta->tensor[i];
+    return has_rows(b, i) && ag_has_channels(t) && !is_empty(b, t);
+}
+
+bool ag_has_channels(const TensorMeta *t) { return t->rank == 4 && !t->buffer && (t->dim[3] == SZ_D || t->dim[3] == SZ_DV); }
 
 attngen_status ag_args_bind(BoundArgs *b, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e) {
     memset(b, 0, sizeof *b);
@@ -475,7 +497,7 @@ static void explain_all(const BoundArgs *b, void (*explain)(const BoundArgs *, i
     if (!n) return;
     buf[0] = 0;
     for (int i = 0; i < (int)b->meta->ntensor && used < n; i++) {
-        if (!has_rows(b, i) || is_empty(b, &b->meta->tensor[i])) continue;
+        if (!is_worth_a_note(b, i)) continue;
         explain(b, i, one, sizeof one);
         if (one[0]) used += (size_t)snprintf(buf + used, n - used, "%s%s", used ? "; " : "", one);
     }
@@ -486,10 +508,10 @@ void ag_args_unmapped(const BoundArgs *b, char *buf, size_t n) { explain_all(b, 
 
 void ag_args_way(const BoundArgs *b, int i, char *buf, size_t n) {
     const TensorMeta *t = &b->meta->tensor[i];
-    bool rows = has_rows(b, i), mapped = is_mapped(b->meta, i);
+    bool rows = is_worth_a_note(b, i), mapped = is_mapped(b->meta, i);
     buf[0] = 0;
-    if (rows && !is_empty(b, t)) explain_map(b, i, buf, n);
-    if (rows && !is_empty(b, t) && !buf[0]) explain_tensor(b, i, buf, n);
+    if (rows) explain_map(b, i, buf, n);
+    if (rows && !buf[0]) explain_tensor(b, i, buf, n);
     if (!buf[0])
         snprintf(buf, n, "%s: %s", t->name, is_empty(b, t) ? "no elements" : mapped ? "TMA" : rows ? "16-byte pieces" : "element by element");
 }

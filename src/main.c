@@ -39,6 +39,15 @@ static const Option show_options[] = {
     SHARED_COMPILE,
     {0, "timeline", NULL, OPT_FLAG, AT(timeline), NULL, "one step of the key loop by a cost model, the shared-memory map, the registers"},
     {0, "svg", NULL, OPT_FLAG, AT(svg), NULL, "a picture instead of text"},
+    {0, "picks", NULL, OPT_FLAG, AT(picks), NULL, "which blocks the selections of the spec take, by the reference: rows are queries, columns blocks"},
+    {'i', "in", "NAME=FILE", OPT_LIST, AT(ins), "FILES", "for --picks: q and k as .npy (default: random numbers)"},
+    {0, "seed", "N", OPT_INT, AT(seed), NULL, "for --picks: seed of the random numbers (default: 0)"},
+    {'B', "batch", "N", OPT_INT, AT(B), NULL, "for --picks: batch (default: 1)"},
+    {0, "heads", "N", OPT_INT, AT(heads), NULL, "for --picks: query heads (default: 4 per KV head, or as the spec says)"},
+    {0, "kv-heads", "N", OPT_INT, AT(kv_heads), NULL, "for --picks: KV heads (default: 1)"},
+    {0, "sq", "N", OPT_INT, AT(sq), NULL, "for --picks: query length (default: that of the keys)"},
+    {0, "sk", "N", OPT_INT, AT(sk), NULL, "for --picks: key length (default: 2048, or enough to have a choice)"},
+    SHARED_OFFSET,
     {'o', "output", "FILE", OPT_TEXT, AT(out), "FILES", "write to FILE, which appears whole or not at all (default: stdout)"},
     END};
 
@@ -54,7 +63,7 @@ static const Option check_options[] = {SHARED_COMPILE,
 
 static const Option run_options[] = {
     SHARED_COMPILE,
-    {'i', "in", "NAME=FILE", OPT_LIST, AT(ins), "FILES", "input: q, k, v as .npy, [B, H, S, D] or [H, S, D]"},
+    {'i', "in", "NAME=FILE", OPT_LIST, AT(ins), "FILES", "input: q, k, v as .npy, [B, H, S, D] or [H, S, D]; and the captured tensors of the spec"},
     {'o', "out", "NAME=FILE", OPT_LIST, AT(outs), "FILES", "output: o and lse as .npy"},
     SHARED_SET,
     SHARED_OFFSET,
@@ -93,7 +102,7 @@ static const Option device_options[] = {SHARED_DEVICE, END};
 
 const Verb cli_verb[] = {
     {"emit", "SPEC", "print what a spec compiles to", 1, 1, "specs", emit_options, cli_emit},
-    {"show", "SPEC", "show how a schedule uses the machine, by a model", 1, 1, "specs", show_options, cli_show},
+    {"show", "SPEC", "show how a schedule uses the machine, by a model; or which blocks are selected", 1, 1, "specs", show_options, cli_show},
     {"check", "SPEC", "compare the kernel, simulated and on the GPU, with the reference", 1, 1, "specs", check_options, cli_check},
     {"run", "SPEC", "run a kernel on tensors from .npy files", 1, 1, "specs", run_options, cli_run},
     {"bench", "SPEC", "time a kernel on the GPU", 1, 1, "specs", bench_options, cli_bench},

@@ -10,7 +10,8 @@
 static const struct {
     const char *descr;
     size_t size;
-} type_info[] = {[NPY_F16] = {"<f2", 2}, [NPY_F32] = {"<f4", 4}, [NPY_U16] = {"<u2", 2}};
+} type_info[] = {[NPY_F16] = {"<f2", 2}, [NPY_F32] = {"<f4", 4}, [NPY_U16] = {"<u2", 2}, [NPY_I32] = {"<i4", 4},
+                 [NPY_I64] = {"<i8", 8}, [NPY_U8] = {"|u1", 1},  [NPY_BOOL] = {"|b1", 1}};
 enum { NTYPES = sizeof type_info / sizeof *type_info };
 
 size_t npy_size(NpyType t) { return type_info[t].size; }
@@ -62,8 +63,21 @@ float npy_get(const Npy *a, size_t i) {
     case NPY_F32: memcpy(&f, a->data + i * 4, 4); return f;
     case NPY_F16: memcpy(&h, a->data + i * 2, 2); return npy_from_f16(h);
     case NPY_U16: memcpy(&h, a->data + i * 2, 2); return npy_from_bf16(h);
+    default: return (float)npy_get_int(a, i);
     }
-    return 0;
+}
+
+bool npy_is_int(NpyType t) { return t >= NPY_I32; }
+
+int64_t npy_get_int(const Npy *a, size_t i) {
+    int64_t x = 0;
+    int32_t word;
+    switch (a->type) {
+    case NPY_I64: memcpy(&x, a->data + i * 8, 8); return x;
+    case NPY_I32: memcpy(&word, a->data + i * 4, 4); return word;
+    case NPY_BOOL: return a->data[i] != 0;
+    default: return a->data[i];
+    }
 }
 
 /* ---- the header */
@@ -118,7 +132,7 @@ static bool read_type(Scan *s, Npy *a) {
     for (int t = 0; t < NTYPES; t++)
         if (strcmp(descr, type_info[t].descr) == 0) return a->type = (NpyType)t, true;
     if (descr[0] == '>') return fail(s->err, "type '%s' is big-endian; save it with astype('<%s')", descr, descr + 1);
-    return fail(s->err, "type '%s' is none of '<f2' (f16), '<f4' (f32), '<u2' (bf16 bits)", descr);
+    return fail(s->err, "type '%s' is none of '<f2' (f16), '<f4' (f32), '<u2' (bf16 bits), '<i4', '<i8', '|u1', '|b1'", descr);
 }
 
 static bool read_order(Scan *s, bool *fortran) {

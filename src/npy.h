@@ -1,4 +1,4 @@
-/* npy.h: NumPy's .npy files, versions 1 to 3, of up to 4 dimensions and the three types that attention tensors come in. */
+/* npy.h: NumPy's .npy files, versions 1 to 3, of up to 4 dimensions: floats, as attention tensors come in, and the integers of captured tensors. */
 #ifndef AG_NPY_H
 #define AG_NPY_H
 
@@ -7,7 +7,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-typedef enum NpyType { NPY_F16, NPY_F32, NPY_U16 } NpyType; /* '<f2', '<f4', '<u2'; the last carries bf16 bits, which NumPy has no name for */
+/* '<f2', '<f4', '<u2', '<i4', '<i8', '|u1', '|b1'; '<u2' carries bf16 bits, which NumPy has no name for */
+typedef enum NpyType { NPY_F16, NPY_F32, NPY_U16, NPY_I32, NPY_I64, NPY_U8, NPY_BOOL } NpyType;
 
 enum { NPY_RANK = 4, NPY_ERROR = 256 };
 
@@ -30,6 +31,8 @@ bool npy_read(Npy *out, FILE *f, char err[NPY_ERROR], bool *io);
 void npy_free(Npy *a);
 /* Element `i` of the data in storage order; NPY_U16 is read as bf16. */
 float npy_get(const Npy *a, size_t i);
+int64_t npy_get_int(const Npy *a, size_t i); /* of the four types that are no floats */
+bool npy_is_int(NpyType t);                  /* is it one of these? */
 /* The header of a C-ordered array; returns its length, a multiple of 64, at most 192. */
 size_t npy_header(char out[192], NpyType type, int rank, const int64_t *dim);
 

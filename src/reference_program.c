@@ -246,7 +246,7 @@ typedef struct Program {
     RowFunction *row;
     Worker worker[SPEC_MAX_BRANCHES];
     int32_t *picks[SPEC_MAX_DERIVES]; /* owned */
-    double *o, *lse;
+    double *o, *lse, *spread;         /* spread may be NULL */
 } Program;
 
 /* Computes the selections that the call does not give. */
@@ -277,23 +277,51 @@ static bool make_workers(Program *p) {
 /* Rounded to the storage type for the naive computation. */
 static double as_stored(const Program *p, double x) { return p->row == ag_row_naive ? ag_round_to(p->spec->dtype, (float)x) : x; }
 
+static double output_at(const Program *p, const HostPoint *at) { return ag_ast_eval_at(p->spec, p->call, p->spec->output, at).u.f; }
+
+/* Adds up by how much the output at a point moves with each branch: step[i] is how far branch i may be off. */
+static double spread_at(const Program *p, const HostPoint *at, double *value, const double *step) {
+    double x = output_at(p, at), sum = 0;
+    for (int i = 0; i < p->spec->nbranch; i++) {
+        double exact = value[i];
+        value[i] += step[i];
+        double e = fabs(output_at(p, at) - x);
+        if (isfinite(e)) sum += e;
+        value[i] = exact;
+    }
+    return sum;
+}
+
+static void find_steps(const Program *p, double step[SPEC_MAX_BRANCHES]) {
+    for (int i = 0; i < p->spec->nbranch; i++) {
+        double largest = 0;
+        for (int64_t d = 0; d < p->spec->Dv; d++)
+            if (isfinite(p->worker[i].o[d])) largest = fmax(largest, fabs(p->worker[i].o[d]));
+        step[i] = ag_half_ulp(p->spec->dtype, largest);
+    }
+}
+
 static void program_row(Program *p, int64_t b, int64_t h, int64_t q) {
     const Spec *spec = p->spec;
     const int64_t *size = p->call->size;
     int64_t row = (b * size[SZ_HQ] + h) * size[SZ_SQ] + q;
-    double value[SPEC_MAX_BRANCHES];
+    double value[SPEC_MAX_BRANCHES], step[SPEC_MAX_BRANCHES];
+    bool spreads = p->spread && spec->output;
     for (int i = 0; i < spec->nbranch; i++) worker_row(&p->worker[i], p->row, b, h, q);
+    if (spreads) find_steps(p, step);
+    if (p->spread) p->spread[row] = 0;
     p->lse[row] = spec->nbranch == 1 ? p->worker[0].lse : 0;
     for (int64_t d = 0; d < spec->Dv; d++) {
         for (int i = 0; i < spec->nbranch; i++) value[i] = p->worker[i].o[d];
         HostPoint at = {.b = b, .h = h, .q = q + size[SZ_OFF], .d = d, .Sk = size[SZ_SK], .branch = value};
-        double x = spec->output ? ag_ast_eval_at(spec, p->call, spec->output, &at).u.f : value[0];
+        double x = spec->output ? output_at(p, &at) : value[0];
+        if (spreads) p->spread[row] = fmax(p->spread[row], spread_at(p, &at, value, step));
         p->o[row * spec->Dv + d] = as_stored(p, x);
     }
 }
 
-static bool run(const Spec *spec, const HostCall *call, double *o, double *lse, RowFunction *row) {
-    Program p = {.spec = spec, .call = call, .row = row, .o = o, .lse = lse};
+static bool run(const Spec *spec, const HostCall *call, double *o, double *lse, double *spread, RowFunction *row) {
+    Program p = {.spec = spec, .call = call, .row = row, .o = o, .lse = lse, .spread = spread};
     const int64_t *size = call->size;
     bool ok = make_picks(&p) && make_workers(&p);
     int64_t group = size[SZ_HKV] > 0 ? size[SZ_HQ] / size[SZ_HKV] : 1;
@@ -307,5 +335,8 @@ static bool run(const Spec *spec, const HostCall *call, double *o, double *lse, 
     return ok;
 }
 
-bool ag_reference_program(const Spec *spec, const HostCall *call, double *o, double *lse) { return run(spec, call, o, lse, ag_row_exact); }
-bool ag_naive_program(const Spec *spec, const HostCall *call, double *o, double *lse) { return run(spec, call, o, lse, ag_row_naive); }
+bool ag_reference_program(const Spec *spec, const HostCall *call, double *o, double *lse) { return run(spec, call, o, lse, NULL, ag_row_exact); }
+bool ag_reference_spread(const Spec *spec, const HostCall *call, double *o, double *lse, double *spread) {
+    return run(spec, call, o, lse, spread, ag_row_exact);
+}
+bool ag_naive_program(const Spec *spec, const HostCall *call, double *o, double *lse) { return run(spec, call, o, lse, NULL, ag_row_naive); }

@@ -89,8 +89,8 @@ t "debug-hang of the reference" 2 "attngen: --debug-hang is for the GPU, and --r
 t "debug-hang of show" 2 "attngen: show has no option \`--debug-hang\`; see \`attngen help show\`" show causal --timeline --debug-hang
 
 # ---- show
-t "show nothing" 2 "attngen: show needs --timeline, which is all that it shows in this version" show causal -a sm_90
-t "show nothing as a picture" 2 "attngen: show needs --timeline, which is all that it shows in this version" show causal -a sm_90 --svg
+t "show nothing" 2 "attngen: show needs --timeline or --picks" show causal -a sm_90
+t "show nothing as a picture" 2 "attngen: show needs --timeline or --picks" show causal -a sm_90 --svg
 t "show no spec" 2 "attngen: usage: attngen show SPEC [OPTION]...; see \`attngen help show\`" show --timeline
 t "show an unknown option" 2 "attngen: show has no option \`--timelin\` (did you mean \`--timeline\`?); see \`attngen help show\`" show causal --timelin
 t "timeline with a value" 2 "attngen: --timeline takes no value" show causal --timeline=svg
@@ -179,6 +179,55 @@ head -c 1000 ${d}_q.npy >"$tmp/short.npy"
 t "a truncated .npy" 2 "attngen: $tmp/short.npy: the shape needs 75264 bytes of data, the file has 872" run dense -a sm_90 --in q="$tmp/short.npy" --cpu
 t "no such .npy" 6 "attngen: $tmp/none.npy: No such file or directory" run dense -a sm_90 --in q="$tmp/none.npy" --cpu
 t "cpu and reference" 2 "attngen: --cpu and --reference exclude each other" run dense --cpu --reference
+
+# ---- programs: a captured tensor, a pool, a selection, one branch, an output
+cat >"$tmp/prog.yaml" <<'EOF'
+attention: prog
+inputs: {add: {f16: [b, h, q, d]}}
+derive:
+  mean: {pool: k, size: 16, stride: 16, op: mean, tail: partial}
+  picks: {select: mean, block: 16, count: 3, force: {local: 1}, share: head}
+branches:
+  top: {blocks: picks, mask: k <= q}
+output: top + add[b, h, q, d]
+EOF
+p=$tmp/prog.yaml
+t "check a program" 0 "" check "$p" -a sm_90 --no-gpu -D D=32 -D dtype=f16
+is "check a program, all of it" "$(tail -n 1 "$tmp/out" | grep -c '30 passed, 0 failed')" 1
+t "run a program" 0 "" run "$p" -a sm_90 "${in[@]}" --in add=${d}_v.npy --cpu --out o="$tmp/o.npy"
+t "run a program by the reference" 0 "" run "$p" -a sm_90 "${in[@]}" --in add=${d}_v.npy --reference --out o="$tmp/ref.npy"
+if "$diff" "$tmp/o.npy" "$tmp/ref.npy" 4e-3 >"$tmp/diff" 2>&1; then ok; else no "run a program: $(cat "$tmp/diff")"; fi
+t "a captured tensor is missing" 2 "attngen: --in add=FILE is missing" run "$p" -a sm_90 "${in[@]}" --cpu --out o="$tmp/o.npy"
+t "a captured tensor with another name" 2 "attngen: --in is one of q k v add, not \`ad\` (did you mean \`add\`?)" run "$p" -a sm_90 "${in[@]}" --in ad=x --cpu
+t "a captured tensor twice" 2 "attngen: --in add is given twice" run "$p" -a sm_90 "${in[@]}" --in add=${d}_v.npy --in add=${d}_v.npy --cpu
+{ printf '\223NUMPY\001\000\166\000'; printf '%-117s\n' "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }"; printf '12345678'; } >"$tmp/ints.npy"
+t "a captured tensor of another type" 2 "attngen: $tmp/ints.npy: add is f16, but the file has '<i4'" run "$p" -a sm_90 "${in[@]}" --in add="$tmp/ints.npy" --cpu --out o="$tmp/o.npy"
+t "ints for q" 2 "attngen: $tmp/ints.npy: q has 1 dimensions, expected [B, H, S, D] or [H, S, D]" run "$p" -a sm_90 --in q="$tmp/ints.npy" --cpu
+sed 's/b, h, q, d/h, q, d/' "$p" >"$tmp/prog3.yaml"
+t "a captured tensor of another shape" 2 "attngen: ${d}_v.npy: add is [1, 12, 98, 32], expected [12, 98, 32]" run "$tmp/prog3.yaml" -a sm_90 "${in[@]}" --in add=${d}_v.npy --cpu --out o="$tmp/o.npy"
+t "a program without lse" 2 "attngen: prog has no lse" run "$p" -a sm_90 "${in[@]}" --in add=${d}_v.npy --cpu --out o="$tmp/o.npy" --out lse="$tmp/lse.npy"
+t "bind a program" 0 "" bind "$p" -a sm_90 -D D=32 -B 1 --heads 4 --sk 64
+is "bind a program, its kernels" "$(grep -cE '^  prog_(pool0|picks|top_fwd|combine): [0-9]+ blocks' "$tmp/out")" 4
+is "bind a program, its buffers" "$(grep -E 'picks \[' "$tmp/out")" "  picks [1, 4, 64, 3]: 3072 bytes at 1280"
+t "the IRs of a program" 0 "" emit "$p" -a sm_90 -D D=32 --as tile
+is "the IRs of a program, by kernel" "$(grep '^====' "$tmp/out" | tr '\n' ' ')" "==== prog_pool0 ==== prog_picks ==== prog_top_fwd ==== prog_combine "
+t "the Math IR of a program" 0 "" emit "$p" -a sm_90 -D D=32 --as math --after hoist
+is "the Math IR of a program, by kernel" "$(head -n 2 "$tmp/out" | tail -n 1)" "program prog_top   D 32  Dv 32  bf16"
+
+# ---- show --picks
+t "picks" 0 "" show "$p" --picks -a sm_90 -D D=32 --sk 112 --sq 3
+is "picks, the last row" "$(tail -n 1 "$tmp/out")" "$(tail -n 1 "$tmp/out" | grep -E '^     111  [.#]{6}L$')"
+is "picks, three of them" "$(tail -n 1 "$tmp/out" | tr -dc '#L' | wc -c)" 3
+is "picks, the first row" "$(sed -n 5p "$tmp/out")" "     109  $(sed -n 5p "$tmp/out" | cut -c 11-16)L"
+t "picks of tensors" 0 "" show "$p" --picks -a sm_90 --in q=${d}_q.npy --in k=${d}_k.npy
+is "picks of tensors, rows" "$(grep -cE '^ +[0-9]+  [.#]*L$' "$tmp/out")" 32
+t "picks of half the tensors" 2 "attngen: --in q=FILE and --in k=FILE go together" show "$p" --picks -a sm_90 --in q=${d}_q.npy
+t "picks of an unknown tensor" 2 "attngen: --in is one of q k, not \`kk\` (did you mean \`k\`?)" show "$p" --picks -a sm_90 --in kk=x
+t "picks of a spec without any" 2 "attngen: causal selects no blocks: --picks is for specs with a \`select\`" show causal --picks -a sm_90
+t "picks as a picture" 2 "attngen: --picks is drawn as text: --svg is for --timeline" show "$p" --picks --svg -a sm_90
+t "picks and timeline" 2 "attngen: --timeline and --picks exclude each other" show "$p" --picks --timeline -a sm_90
+t "picks of nothing" 2 "attngen: sizes must not be negative" show "$p" --picks -a sm_90 --sk -1
+t "picks of a wrong spec" 3 "$tmp/bad.yaml:2:*" show "$tmp/bad.yaml" -a sm_90 --picks
 
 # ---- bench without a GPU
 if ! "$bin" check dense --gpu --case '' -D D=32 >/dev/null 2>&1; then t "bench without a GPU" 6 "" bench causal -D D=64; fi

@@ -51,7 +51,7 @@ static inline void check_result(const Compilation *c, const Case *shape) {
     ag_check_poison(&d, c->fn.spec);
     if (!ag_simulate(c->fn.kernel, &d.call, &message)) fail_msg("%s", message.s);
     assert_true(ag_reference(c->fn.spec, &d.call, o, lse) && ag_naive(c->fn.spec, &d.call, naive_o, naive_lse));
-    Comparison r = ag_compare(c->fn.spec, &d.call, (ErrorBound){2, 1, 1e-4}, o, lse, naive_o);
+    Comparison r = ag_compare(c->fn.spec, &d.call, (ErrorBound){.naive = 2, .half_ulps = 1, .lse = 1e-4}, o, lse, naive_o);
     assert_string_equal(r.text, "");
     assert_true(r.ok);
     assert_true(ag_check_surroundings(&d));

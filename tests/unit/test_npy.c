@@ -34,7 +34,7 @@ static void bad_headers(void **state) {
     expect_error("", 0, "bad .npy header: expected `{`");
     expect_error("{'descr': '<f4', " TAIL, 23, "the shape needs 24 bytes of data, the file has 23");
     expect_error("{'descr': '<f4', " TAIL, 25, "the shape needs 24 bytes of data, the file has 25");
-    expect_error("{'descr': '<f8', " TAIL, 48, "type '<f8' is none of '<f2' (f16), '<f4' (f32), '<u2' (bf16 bits)");
+    expect_error("{'descr': '<f8', " TAIL, 48, "type '<f8' is none of '<f2' (f16), '<f4' (f32), '<u2' (bf16 bits), '<i4', '<i8', '|u1', '|b1'");
     expect_error("{'descr': '>f4', " TAIL, 24, "type '>f4' is big-endian; save it with astype('<f4')");
     expect_error("{'descr': [('a', '<f4')], " TAIL, 24, "structured arrays are not tensors");
     expect_error("{'descr': '<f4', 'descr': '<f4', " TAIL, 24, "bad .npy header: key 'descr' twice");
@@ -157,15 +157,37 @@ static void rounding(void **state) {
     assert_true(npy_from_f16(0x3555) == 0x1.554p-2f);
 }
 
+static void ints(void **state) {
+    (void)state;
+    static const struct {
+        const char *header;
+        uint8_t data[16];
+        size_t bytes;
+        int64_t want[2];
+    } t[] = {{"{'descr': '<i4', 'fortran_order': False, 'shape': (2,)}", {255, 255, 255, 255, 7, 0, 0, 128}, 8, {-1, -2147483641}},
+             {"{'descr': '<i8', 'fortran_order': False, 'shape': (2,)}",
+              {1, 0, 0, 0, 1, 0, 0, 0, 254, 255, 255, 255, 255, 255, 255, 255},
+              16,
+              {4294967297, -2}},
+             {"{'descr': '|u1', 'fortran_order': False, 'shape': (2,)}", {200, 3}, 2, {200, 3}},
+             {"{'descr': '|b1', 'fortran_order': False, 'shape': (2,)}", {0, 2}, 2, {0, 1}}};
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        static uint8_t bytes[4096];
+        char err[NPY_ERROR] = "";
+        Npy a;
+        size_t n = file_with(bytes, t[i].header, t[i].bytes);
+        memcpy(bytes + n - t[i].bytes, t[i].data, t[i].bytes);
+        assert_true(npy_parse(&a, bytes, n, err));
+        assert_true(npy_is_int(a.type));
+        for (size_t x = 0; x < 2; x++) assert_int_equal(npy_get_int(&a, x), t[i].want[x]);
+    }
+    assert_false(npy_is_int(NPY_F16) || npy_is_int(NPY_F32) || npy_is_int(NPY_U16));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_headers),
-        cmocka_unit_test(bad_files),
-        cmocka_unit_test(truncated),
-        cmocka_unit_test(layouts),
-        cmocka_unit_test(sixteen_bits),
-        cmocka_unit_test(rounding),
-        cmocka_unit_test(written_header_reads_back),
+        cmocka_unit_test(bad_headers), cmocka_unit_test(bad_files),    cmocka_unit_test(ints),     cmocka_unit_test(truncated),
+        cmocka_unit_test(layouts),     cmocka_unit_test(sixteen_bits), cmocka_unit_test(rounding), cmocka_unit_test(written_header_reads_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

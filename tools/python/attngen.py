@@ -6,6 +6,7 @@
     o = causal(q, k, v)                       # [B, Hq, Sq, D], [B, Hkv, Sk, D], [B, Hkv, Sk, Dv], any strides
     o, lse = causal(q, k, v, lse=True)
     causal(q, k, v, o=o, window=128, stream=stream)
+    nsa(q, k, v, gate=gate)                   # captured tensors of the spec by name, of its types
 
 Only ctypes is needed to compile; PyTorch is imported by the first call.  The library is $ATTNGEN_LIBRARY, or libattngen.so beside this file, in the
 folder above, in the build folder of the source tree, or where the loader finds it.
@@ -22,6 +23,7 @@ __all__ = ["Context", "Error", "Program", "compile", "launch_notes"]
 F16, BF16 = 16, 17
 DTYPES = {"f16": F16, "float16": F16, "bf16": BF16, "bfloat16": BF16}
 ALIGN_END = -(2**63)
+TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "i32": "int32", "i64": "int64", "u8": "uint8", "bool": "bool"}  # the names that torch has
 MAX_CALLS = 1024  # bound shapes that a Program keeps
 ARTEFACTS = {"spec": 0, "math": 1, "tile": 2, "schedule": 3, "cu": 4, "ptx": 5, "cubin": 6}
 
@@ -62,6 +64,10 @@ class _Info(Structure):
     )
 
 
+class _ArgInfo(Structure):
+    _fields_ = [("name", c_char_p), ("type", c_char_p), ("rank", c_int), ("optional", c_int), ("output", c_int), ("extent", c_int64 * 4)]
+
+
 _Sink = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 
 _FUNCTIONS = {
@@ -79,6 +85,7 @@ _FUNCTIONS = {
     "attngen_emit": (c_int, [c_void_p, c_void_p, c_int, c_char_p, _Sink, c_void_p]),
     "attngen_bind": (c_int, [c_void_p, POINTER(c_void_p), c_void_p, POINTER(_Shape)]),
     "attngen_call_free": (None, [c_void_p]),
+    "attngen_call_tensor": (c_int, [c_void_p, c_size_t, POINTER(_ArgInfo)]),
     "attngen_workspace": (c_size_t, [c_void_p]),
     "attngen_launch": (c_int, [c_void_p, POINTER(_Arg), c_size_t, c_void_p, c_size_t, c_void_p]),
     "attngen_launch_errmsg": (c_char_p, []),
@@ -157,8 +164,9 @@ class Context:
 
 
 def _inputs_and_scalars(given):
-    """What a call was given by name: tensors, which are inputs of the spec, and numbers."""
-    return {n: x for n, x in given.items() if hasattr(x, "data_ptr")}, {n: x for n, x in given.items() if not hasattr(x, "data_ptr")}
+    """What a call was given by name: tensors, which are inputs of the spec, and numbers, which CPU tensors without dims may be too."""
+    inputs = {name: x for name, x in given.items() if hasattr(x, "data_ptr") and (x.is_cuda or x.dim() > 0)}
+    return inputs, {name: x for name, x in given.items() if name not in inputs}
 
 
 class Program:
@@ -185,7 +193,7 @@ class Program:
 
     def _lookup(self, tensors, offset, scalars):
         """What _bind gives for these shapes and strides, made once."""
-        key = (*[(x.shape, x.stride(), x.dtype, x.device) for x in tensors.values()], offset, *scalars.items())
+        key = (*[(name, x.shape, x.stride(), x.dtype, x.device) for name, x in tensors.items()], offset, *scalars.items())
         call = self._calls.get(key)
         if call is None:
             call = self._bind(tensors, offset, scalars)
@@ -194,25 +202,26 @@ class Program:
             self._calls[key] = call
         return call
 
-    def prepare(self, q, k, v, o, lse=None, offset=None, **scalars):
+    def prepare(self, q, k, v, o, lse=None, offset=None, **more):
         """Checks, binds and loads for tensors of this kind without a launch: the first call may then be captured into a CUDA graph.  Says how they are
         moved, '' if by TMA or 16-byte pieces: for what TMA cannot move, a kernel for the portable target is compiled here, or else by the first call."""
-        tensors = {"q": q, "k": k, "v": v, "o": o, **({} if lse is None else {"lse": lse})}
-        handle, _, array, _, template = self._lookup(tensors, offset, scalars)
+        inputs, scalars = _inputs_and_scalars(more)
+        tensors = {"q": q, "k": k, "v": v, "o": o, **({} if lse is None else {"lse": lse}), **inputs}
+        handle, _, array, _, template, names = self._lookup(tensors, offset, scalars)
         text = ctypes.create_string_buffer(2048)
-        status = _lib.attngen_explain(handle, array.from_buffer(self._fill(template, tensors)), array._length_, text, len(text))
+        status = _lib.attngen_explain(handle, array.from_buffer(self._fill(template, tensors, names)), array._length_, text, len(text))
         if status:
             raise Error(status, text.value.decode(errors="replace"))
         return text.value.decode(errors="replace")
 
-    def workspace_bytes(self, q, k, v, offset=None, **scalars):
+    def workspace_bytes(self, q, k, v, offset=None, **more):
         """Bytes of workspace that a call with tensors of these shapes needs."""
-        inputs, scalars = _inputs_and_scalars(scalars)
+        inputs, scalars = _inputs_and_scalars(more)
         return self._lookup({"q": q, "k": k, "v": v, **inputs}, offset, scalars)[1]
 
     def _space(self, size, stream, device):
-        """A workspace of at least `size` bytes, all 0 when the stream gets there.  One per stream, since each launch leaves it 0; under capture a fresh
-        one, whose memset becomes part of the graph, since the graph may be replayed on another stream."""
+        """A workspace of at least `size` bytes, all 0 when the stream gets there.  One per stream, since each launch leaves it fit for the next;
+        under capture a fresh one, whose memset becomes part of the graph, since the graph may be replayed on another stream."""
         import torch
 
         if not isinstance(stream, torch.cuda.Stream):
@@ -226,56 +235,73 @@ class Program:
                 space = self._spaces[key] = torch.zeros(size, dtype=torch.uint8, device=device)
         return space
 
-    def _bind(self, tensors, offset, scalars):
-        """Checks and binds what does not change from call to call: the call handle, its workspace, and the arguments with null pointers."""
+    def _takes(self, handle):
+        """The tensors that a call takes, by name: its _ArgInfo."""
+        takes, info = {}, _ArgInfo()
+        while _lib.attngen_call_tensor(handle, len(takes), byref(info)):
+            takes[info.name.decode()] = info
+            info = _ArgInfo()
+        return takes
+
+    def _check_tensor(self, name, x, info):
         import torch
 
-        info = self.info
-        dtype = torch.float16 if info.dtype == F16 else torch.bfloat16
+        want, extent = getattr(torch, TYPES[info.type.decode()]), list(info.extent[: info.rank])
+        if x.dtype != want or list(x.shape) != extent or not x.is_cuda:
+            raise ValueError(f"{name} must be a CUDA tensor {extent} of {want}, not {list(x.shape)} of {x.dtype} on {x.device}")
+
+    def _bind(self, tensors, offset, scalars):
+        """Checks and binds what does not change from call to call: the call handle, its workspace, the arguments with null pointers, and the names of
+        the tensors among them."""
         if tensors["q"].dim() != 4 or tensors["k"].dim() != 4:
             raise ValueError("q, k and v have 4 dimensions: [B, H, S, D]")
         (B, Hq, Sq, _), (_, Hkv, Sk, _) = tensors["q"].shape, tensors["k"].shape
-        shapes = {"q": (B, Hq, Sq, info.D), "k": (B, Hkv, Sk, info.D), "v": (B, Hkv, Sk, info.Dv), "o": (B, Hq, Sq, info.Dv), "lse": (B, Hq, Sq)}
-        args = []
-        for name, x in tensors.items():
-            want = torch.float32 if name == "lse" else dtype
-            if name in shapes and (x.dtype != want or tuple(x.shape) != shapes[name] or not x.is_cuda):
-                raise ValueError(f"{name} must be a CUDA tensor {list(shapes[name])} of {want}, not {list(x.shape)} of {x.dtype} on {x.device}")
-            args.append(_Arg(name.encode(), None, (c_int64 * 4)(*x.stride()), 0.0))  # an input beyond the five: the library knows its dims
-        args += [_Arg(name.encode(), None, (c_int64 * 4)(), float(value)) for name, value in scalars.items()]
         shape = _Shape(B, Hq, Hkv, Sq, Sk, ALIGN_END if offset is None else offset)
         handle = c_void_p()
         _check(_lib.attngen_bind(self._ctx._handle, byref(handle), self._handle, byref(shape)), self._ctx._handle)
+        try:
+            takes = self._takes(handle)
+            names = [name for name in tensors if name in takes or name not in ("q", "k", "v")]  # a spec need not read k, say
+            for name in names:
+                if name not in takes:
+                    raise ValueError(f"{self.info.name.decode()} takes no tensor {name}, but {', '.join(takes)}")
+                self._check_tensor(name, tensors[name], takes[name])
+        except ValueError:
+            _lib.attngen_call_free(handle)
+            raise
+        args = [_Arg(name.encode(), None, (c_int64 * 4)(*tensors[name].stride()), 0.0) for name in names]
+        args += [_Arg(name.encode(), None, (c_int64 * 4)(), float(value)) for name, value in scalars.items()]
         array = _Arg * len(args)
         args = array(*args)
-        return handle, _lib.attngen_workspace(handle), array, args, bytes(args)
+        return handle, _lib.attngen_workspace(handle), array, args, bytes(args), names
 
     @staticmethod
-    def _fill(template, tensors):
+    def _fill(template, tensors, names):
         """A copy of the arguments of _bind with the addresses of these tensors: threads may share a Program."""
         args, at = bytearray(template), _Arg.data.offset
-        for x in tensors.values():
-            struct.pack_into("@P", args, at, x.data_ptr())
+        for name in names:
+            struct.pack_into("@P", args, at, tensors[name].data_ptr())
             at += ctypes.sizeof(_Arg)
         return args
 
-    def __call__(self, q, k, v, o=None, lse=None, offset=None, stream=None, workspace=None, **scalars):
+    def __call__(self, q, k, v, o=None, lse=None, offset=None, stream=None, workspace=None, **more):
         """O [B, Hq, Sq, Dv], or (O, LSE [B, Hq, Sq] float32) if lse is True or a tensor.  offset: position of query 0 minus that of key 0,
-        by default Sk - Sq.  stream: a torch.cuda.Stream or a raw handle, by default the current one.  scalars: scale and the spec's parameters.
-        workspace: workspace_bytes() bytes or more, a uint8 CUDA tensor that is all 0 before its first launch; every launch leaves it 0, and no two may
-        use it at once.  By default the Program keeps one for each stream."""
+        by default Sk - Sq.  stream: a torch.cuda.Stream or a raw handle, by default the current one.  more: scale and the spec's parameters; its
+        captured tensors, CUDA tensors of the types and dims that the spec says, any strides.
+        workspace: workspace_bytes() bytes or more, a uint8 CUDA tensor that is all 0 before its first launch; every launch leaves it fit for
+        the next, and no two may use it at once.  By default the Program keeps one for each stream."""
         import torch
 
         if o is None:
             o = torch.empty((*q.shape[:3], self.info.Dv), dtype=q.dtype, device=q.device)
-        inputs, scalars = _inputs_and_scalars(scalars)
+        inputs, scalars = _inputs_and_scalars(more)
         tensors = {"q": q, "k": k, "v": v, "o": o, **inputs}
         if lse is True:
             lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
         if lse is not None and lse is not False:
             tensors["lse"] = lse
-        handle, size, array, _, template = self._lookup(tensors, offset, scalars)
-        args = self._fill(template, tensors)
+        handle, size, array, _, template, names = self._lookup(tensors, offset, scalars)
+        args = self._fill(template, tensors, names)
         if stream is None:
             stream = torch.cuda.current_stream(q.device)
         if workspace is None and size:
