@@ -278,7 +278,7 @@ static void test_pools(void **state) {
 
 static char *file(const char *name) {
     char path[128], *text = calloc(1, 8192);
-    snprintf(path, sizeof path, "tests/data/specs/%s.yaml", name);
+    snprintf(path, sizeof path, "specs/%s.yaml", name);
     FILE *f = fopen(path, "rb");
     assert_non_null(f);
     assert_true(fread(text, 1, 8191, f) > 0);

@@ -95,7 +95,7 @@ static void run_spec(Case *c, const char *text) { run_text(c, ag_str(text)); }
 static void run_file(Case *c, const char *name) {
     static char text[8192];
     char path[128];
-    snprintf(path, sizeof path, "tests/data/specs/%s.yaml", name);
+    snprintf(path, sizeof path, "specs/%s.yaml", name);
     FILE *f = fopen(path, "rb");
     assert_non_null(f);
     size_t n = fread(text, 1, sizeof text, f);

@@ -395,7 +395,7 @@ static void test_files(void **state) {
     (void)state;
     for (int i = 0; i < LEN(names); i++) {
         char path[128], text[4096];
-        snprintf(path, sizeof path, "tests/data/specs/%s.yaml", names[i]);
+        snprintf(path, sizeof path, "specs/%s.yaml", names[i]);
         FILE *f = fopen(path, "rb");
         assert_non_null(f);
         text[fread(text, 1, sizeof text - 1, f)] = 0;
