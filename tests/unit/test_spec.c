@@ -389,7 +389,7 @@ static void test_everything(void **state) {
 
 static void print_once(const Spec *s, void *payload) { ag_spec_print(payload, s); }
 
-/* The files of tests/data/specs print as what reads back to the same print. */
+/* The shipped specs with branches print as what reads back to the same print. */
 static void test_files(void **state) {
     static const char *const names[] = {"nsa", "nsa_gate_per_token", "moba", "block_sparse"};
     (void)state;
