@@ -18,14 +18,14 @@ enum { SPILLS_TOLERATED = 32 }; /* as in api.c */
 static int passed, failed, no_nvrtc;
 
 /* Returns 1 if the schedule is meant for this arch and head dim. */
-static int compile_one(attngen_context *ctx, const char *spec, const char *sched, int D, int dtype) {
+static int compile_one(attngen_context *ctx, const char *spec, const char *sched, int D, int dtype, int group) {
     attngen_program *p = NULL;
     attngen_source s, c;
     attngen_info info = {.version = ATTNGEN_INFO_VERSION};
-    const attngen_dim dims[] = {{"D", D}, {"dtype", dtype}};
+    const attngen_dim dims[] = {{"D", D}, {"dtype", dtype}, {"group", group}};
     attngen_shipped_spec(&s, spec);
     if (sched) attngen_shipped_schedule(&c, sched);
-    attngen_status st = attngen_compile(ctx, &p, &s, sched ? &c : NULL, dims, 2);
+    attngen_status st = attngen_compile(ctx, &p, &s, sched ? &c : NULL, dims, group ? 3 : 2);
     if (st == ATTNGEN_OK) st = attngen_program_info(p, &info);
     attngen_program_free(p);
     if (st == ATTNGEN_E_UNSUPPORTED) return 0;
@@ -33,7 +33,7 @@ static int compile_one(attngen_context *ctx, const char *spec, const char *sched
     const char *type = dtype == ATTNGEN_F16 ? "f16" : "bf16";
     if (st == ATTNGEN_OK && info.spill_bytes <= SPILLS_TOLERATED) return passed++, 1;
     failed++;
-    printf("FAILED %s under %s for %s, D %d, %s: ", spec, sched ? sched : "the default", attngen_arch(ctx), D, type);
+    printf("FAILED %s under %s for %s, D %d, %s, group %d: ", spec, sched ? sched : "the default", attngen_arch(ctx), D, type, group);
     if (st == ATTNGEN_OK)
         printf("%d bytes of registers spilled\n", info.spill_bytes);
     else
@@ -49,11 +49,28 @@ static void compile_spec(attngen_context *ctx, const char *spec) {
             char named[8];
             snprintf(named, sizeof named, "_d%d", head_dims[d]);
             if (d >= OFTEN && !strstr(sched, named)) continue;
-            for (int t = 0; t < NTYPES && !no_nvrtc; t++) used += compile_one(ctx, spec, sched, head_dims[d], dtypes[t]);
+            for (int t = 0; t < NTYPES && !no_nvrtc; t++) used += compile_one(ctx, spec, sched, head_dims[d], dtypes[t], 0);
         }
         if (used == 0) printf("note: %s is not for %s, or for none of the head dims tried\n", sched, attngen_arch(ctx));
     }
-    for (int d = 0; d < NBETWEEN && !no_nvrtc; d++) compile_one(ctx, spec, NULL, between[d], ATTNGEN_BF16);
+    for (int d = 0; d < NBETWEEN && !no_nvrtc; d++) compile_one(ctx, spec, NULL, between[d], ATTNGEN_BF16, 0);
+}
+
+/* A program has many kernels, and those that other specs have are compiled with them: under the default, groups for both orders of its listed blocks. */
+static void compile_program(attngen_context *ctx, const char *spec) {
+    static const int group[] = {1, 6, 16};
+    int all = strcmp(spec, "nsa") == 0;
+    if (strcmp(attngen_arch(ctx), "sm_80") != 0 && strcmp(attngen_arch(ctx), "sm_90a") != 0) return;
+    for (int d = 0; d < OFTEN && !no_nvrtc; d++)
+        for (int g = 0; g < (int)(sizeof group / sizeof *group) && !no_nvrtc; g++)
+            if (all || (head_dims[d] == 128 && group[g] == 6)) compile_one(ctx, spec, NULL, head_dims[d], ATTNGEN_BF16, group[g]);
+    if (all) compile_one(ctx, spec, NULL, 128, ATTNGEN_F16, 16);
+}
+
+static int has_branches(const char *spec) {
+    attngen_source s;
+    attngen_shipped_spec(&s, spec);
+    return strstr(s.text, "\nbranches:") != NULL;
 }
 
 int main(int argc, char **argv) {
@@ -67,7 +84,7 @@ int main(int argc, char **argv) {
         for (size_t i = 0; (spec = attngen_shipped_spec_name(i)) && !no_nvrtc; i++) {
             int wanted = argc < 2;
             for (int j = 1; j < argc; j++) wanted |= strcmp(argv[j], spec) == 0;
-            if (wanted) compile_spec(ctx, spec);
+            if (wanted) (has_branches(spec) ? compile_program : compile_spec)(ctx, spec);
         }
         attngen_destroy(ctx);
     }
