@@ -63,8 +63,9 @@ static attngen_status check_derived(const ProgramMeta *m, const int64_t *size, E
             if (t->dim[dim] < META_SIZES || t->dim[dim] == META_CONSTANT) continue;
             int64_t x = ag_formula(&m->derived[t->dim[dim] - META_SIZES], size);
             if (x > INT32_MAX)
-                return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s would have %lld elements in dim %d with Sq %lld, Sk %lld: the most that it can have is %d", t->name,
-                              LL(x), dim, LL(size[SZ_SQ]), LL(size[SZ_SK]), INT32_MAX);
+                return ag_err(e, ATTNGEN_E_INVALID_ARG,
+                              "%s would have %lld elements in dim %d with Sq %lld, Sk %lld: the most that it can have is %d", t->name, LL(x), dim,
+                              LL(size[SZ_SQ]), LL(size[SZ_SK]), INT32_MAX);
         }
     }
     return ATTNGEN_OK;
