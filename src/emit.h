@@ -69,8 +69,8 @@ void ag_emit_each_comment(Emit *e); /* what the head of such a kernel says of it
 void ag_emit_ranking(Emit *e);              /* the constants of a selection */
 void ag_emit_select(Emit *e, const Ins *i); /* TI_LOAD_ROW .. TI_STORE_LIST */
 /* ---- emit_invert.c */
-void ag_emit_invert(Emit *e, const Ins *i);   /* TI_COUNT_LISTS .. TI_INVERT_LISTS */
-void ag_emit_invert_comment(Emit *e);         /* the head of such a kernel */
+void ag_emit_invert(Emit *e, const Ins *i); /* TI_COUNT_LISTS .. TI_INVERT_LISTS */
+void ag_emit_invert_comment(Emit *e);       /* the head of such a kernel */
 /* ---- emit_sm90.c: what only the wgmma path has */
 void ag_emit_tma(Emit *e, const Ins *i);
 void ag_emit_barrier(Emit *e, const Ins *i);   /* expect, wait_bar, arrive, warpgroup sync */

@@ -17,8 +17,8 @@
 
 static inline int ag_program_input(int input) { return TEN_COUNT + input; }
 static inline int ag_program_derive(const Spec *s, int derive) { return ag_program_input(s->ninput) + derive; }
-static inline int ag_program_result(const Spec *s, int branch) { return branch ? ag_program_derive(s, s->nderive) + branch : TEN_O; }
-static inline int ag_program_lse(const Spec *s, int branch) { return ag_program_derive(s, s->nderive) + s->nbranch + branch; }
+static inline int ag_program_result(const Spec *s, int branch) { return branch ? ag_program_derive(s, s->nderive) + branch - 1 : TEN_O; }
+static inline int ag_program_lse(const Spec *s, int branch) { return ag_program_derive(s, s->nderive) + s->nbranch - 1 + branch; }
 /* Of a branch that is visited block by block: its inverted lists, and results and LSEs of their entries. */
 static inline int ag_program_chunks(const Spec *s, int branch) { return ag_program_lse(s, s->nbranch) + branch; }
 static inline int ag_program_first(const Spec *s, int branch) { return ag_program_chunks(s, s->nbranch) + branch; }

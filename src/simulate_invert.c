@@ -131,8 +131,8 @@ static void check_head(Sim *s, int tensor, int64_t b, int64_t h) {
     for (at[2] = 0; at[2] < end; at[2]++)
         for (at[3] = 0; at[3] < extent(s, tensor, 3); at[3]++)
             if (!s->cover.stored[tensor][place(s, tensor, at)])
-                ag_sim_fail_launch(s, (Span){0}, "element [%lld, %lld, %lld, %lld] of %s is never written", (long long)b, (long long)h, (long long)at[2],
-                                   (long long)at[3], s->k->tensor[tensor].name);
+                ag_sim_fail_launch(s, (Span){0}, "element [%lld, %lld, %lld, %lld] of %s is never written", (long long)b, (long long)h,
+                                   (long long)at[2], (long long)at[3], s->k->tensor[tensor].name);
 }
 
 void ag_sim_invert_end(Sim *s) {

@@ -349,7 +349,7 @@ static void check_lists(const Check *c, const Ins *i) {
     require(c, lists && ag_node_is_int(&c->k->nodes, c->k->tensor[v->lists].extent[3], v->slots), "the lists are no i32 tensor of that many slots");
     require(c, v->counts < 0 || is_ints(c, v->counts, 3, false), "the counts are no i32 tensor of rank 3");
     require(c, v->chunk == c->k->threads && c->k->threads == 256, "there is not one thread for each query of a chunk, 8 warps of them");
-    require(c, v->window % (4 * c->k->threads) == 0 && is_table(c, i->dst, DT_I32, c->k->threads / 32, v->window),
+    require(c, v->window == 4 * c->k->threads && is_table(c, i->dst, DT_I32, c->k->threads / 32, v->window),
             "there is no table of a bit per query and block of a window");
 }
 static void check_invert(const Check *c, const Ins *i) {
@@ -367,7 +367,8 @@ static void check_invert(const Check *c, const Ins *i) {
         require(c, i->n == v->chunks && is_table(c, i->a, DT_I32, 1, c->k->threads / 32), "there is no table of a sum per warp");
         break;
     case TI_SCAN_LISTS:
-        require(c, i->n == v->first && v->columns == 32 && is_table(c, i->dst, DT_I32, c->k->threads / 32, v->columns), "there is no table of a sum per warp and column");
+        require(c, i->n == v->first && v->columns == 32 && is_table(c, i->dst, DT_I32, c->k->threads / 32, v->columns),
+                "there is no table of a sum per warp and column");
         break;
     default:
         require(c, i->n == v->entry && is_ints(c, v->entry, 3, true), "the entries are no i32 output tensor of rank 3");

@@ -18,7 +18,7 @@ Schedule *ag_gather_schedule(const Fn *fn, const Branch *b) {
                       "schema: attngen.schedule/1\nname: gather\ntile: {m: %d, n: %d}\nmma: {family: mma_sync}\nroles: {warps: %d}\n"
                       "staging: {k: {stages: 1}, v: {stages: 1}, o: {store: direct}}\nloop: {direction: forward}\n"
                       "grid: {longest_first: false, group_mb: 0, ctas_per_sm: %d}\n",
-                      ROWS, b->block.n, ROWS / 16, fn->spec->D <= 128 && fn->spec->Dv <= 128 && b->block.n <= 64 ? 3 : 2);
+                      ROWS, b->block.n, ROWS / 16, fn->spec->D <= 128 && fn->spec->Dv <= 128 ? 2 : 1);
     Schedule *s = ag_schedule_read(fn->d, ag_diag_file(fn->d, STR("<gather>"), text));
     ag_stop_if_errors(fn->d);
     ag_schedule_close(fn->d, s, fn->spec, fn->target);

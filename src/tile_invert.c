@@ -1,7 +1,8 @@
 /* tile_invert.c: block lists of queries turned around: the queries of each block, in ascending order.
  *
  *   count    a block of threads for each chunk of queries: how many entries it has of lower blocks than each
- *   scan     a block of threads for some columns: the sum over all chunks says where a block's entries begin, that over earlier chunks where a chunk's part does
+ *   scan     a block of threads for some columns: the sum over all chunks says where a block's entries begin, that over earlier chunks where those of a
+ *            chunk do
  *   invert   a block of threads for each chunk: its entries to their places
  *
  * Every place follows from sums of integers, so that the result is the same to the bit in each run. */
@@ -54,13 +55,8 @@ static int list_tensor(Builder *x, SpecRef from) {
 }
 
 static int buffer(Builder *x, const char *name, int rank, Ref d2, Ref d3, int program, bool output) {
-    KernelTensor t = {.name = name,
-                      .type = DT_I32,
-                      .rank = rank,
-                      .extent = {size(x, SZ_B), x->heads, d2, d3},
-                      .output = output,
-                      .used = true,
-                      .program = program};
+    KernelTensor t = {
+        .name = name, .type = DT_I32, .rank = rank, .extent = {size(x, SZ_B), x->heads, d2, d3}, .output = output, .used = true, .program = program};
     return ag_kernel_tensor(x->k, t);
 }
 

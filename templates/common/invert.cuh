@@ -39,23 +39,23 @@ template <int N, int WINDOW> LEAF u32 mark_lists(u32 *masks, const QueryLists &l
 }
 
 //@ leaf count_lists needs types LEAF UNROLL mark_lists
-// out[j] = how many entries of the chunk's lists have a block below j, for j = 0 .. blocks. A window of blocks at a time: neighbouring blocks to each thread.
+// out[j] = how many entries of the chunk's lists have a block below j, for j = 0 .. blocks. A window of blocks at a time: four neighbouring ones to each thread.
 template <int N, int WINDOW> LEAF void count_lists(u32 *masks, u32 *sums, const QueryLists &lists, int blocks, int *out, i64 col) {
-    constexpr int EACH = WINDOW / 256;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = threadIdx.x * EACH;
-    int before = 0;                                                      // in lower windows
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    u32 before = 0;                                                      // in lower windows
     ROLLED for (int window = 0; window < blocks; window += WINDOW) {
-        mark_lists<N, WINDOW>(masks, lists, window, min(blocks - window, WINDOW));
+        const int n = min(blocks - window, WINDOW);
+        mark_lists<N, WINDOW>(masks, lists, window, n);
         __syncthreads();
-        int count[EACH], sum = 0, at;
-        UNROLL for (int e = 0; e < EACH; e++) {
-            count[e] = 0;
-            UNROLL for (int w = 0; w < 8; w++) count[e] += __popc(masks[w * WINDOW + mine + e]);
-            sum += count[e];
+        uint4 count = make_uint4(0, 0, 0, 0);
+        UNROLL for (int w = 0; w < 8; w++) {
+            const uint4 mask = ((const uint4 *)(masks + w * WINDOW))[threadIdx.x];
+            count.x += __popc(mask.x), count.y += __popc(mask.y), count.z += __popc(mask.z), count.w += __popc(mask.w);
         }
-        at = sum;                                                        // in this lane and lower ones
+        const u32 sum = count.x + count.y + count.z + count.w;
+        u32 at = sum;                                                    // in this lane and lower ones
         UNROLL for (int d = 1; d < 32; d *= 2) {
-            const int lower = __shfl_up_sync(~0u, at, d);
+            const u32 lower = __shfl_up_sync(~0u, at, d);
             if (lane >= d) at += lower;
         }
         if (lane == 31) sums[warp] = at;
@@ -65,12 +65,12 @@ template <int N, int WINDOW> LEAF void count_lists(u32 *masks, u32 *sums, const 
             if (w < warp) at += sums[w];
             before += sums[w];
         }
-        UNROLL for (int e = 0; e < EACH; e++) {
-            if (window + mine + e < blocks) out[(window + mine + e) * col] = at;
-            at += count[e];
-        }
+        ((uint4 *)masks)[threadIdx.x] = make_uint4(at, at + count.x, at + count.x + count.y, at + sum - count.w);
+        __syncthreads();
+        ROLLED for (int j = threadIdx.x; j < n; j += 256) out[(window + j) * col] = (int)masks[j];
+        __syncthreads();
     }
-    if (threadIdx.x == 0) out[blocks * col] = before;
+    if (threadIdx.x == 0) out[blocks * col] = (int)before;
 }
 
 //@ leaf scan_lists needs types LEAF UNROLL

@@ -341,7 +341,9 @@ static void test_buffers(void **state) {
     const struct {
         int tensor, rank;
         int64_t dim[4];
-    } want[] = {{ag_program_chunks(b.spec, 1), 4, {2, 2, 3, 80}}, {ag_program_first(b.spec, 1), 3, {2, 2, 80}}, {ag_program_entry(b.spec, 1), 3, {2, 2, 11200}}};
+    } want[] = {{ag_program_chunks(b.spec, 1), 4, {2, 2, 3, 80}},
+                {ag_program_first(b.spec, 1), 3, {2, 2, 80}},
+                {ag_program_entry(b.spec, 1), 3, {2, 2, 11200}}};
     for (int i = 0; i < LEN(want); i++) {
         const TensorMeta *t = &m.tensor[want[i].tensor];
         assert_true(t->buffer && t->elem_bytes == 4);
@@ -371,7 +373,8 @@ static void test_text(void **state) {
     ag_emit(&out, b.spec, b.kernel, STEPS);
     ag_emit(&again, b.spec, b.kernel, STEPS);
     assert_string_equal(out.s, again.s);
-    assert_non_null(strstr(out.s, "count_lists<5, 1024>(masks, sums, lists, ceil_div(args.Sk, 64), args.chunks + b * args.chunks_b + g * args.chunks_h"));
+    assert_non_null(
+        strstr(out.s, "count_lists<5, 1024>(masks, sums, lists, ceil_div(args.Sk, 64), args.chunks + b * args.chunks_b + g * args.chunks_h"));
     assert_non_null(strstr(out.s, "lists.count = args.u_counts + b * args.s0_counts"));
     out.n = 0;
     ag_tile_dump(&out, b.kernel[INVERT_ENTRIES]);
@@ -379,6 +382,33 @@ static void test_text(void **state) {
     ag_buf_free(&out);
     ag_buf_free(&again);
     drop(&b);
+}
+
+/* NVRTC takes the text, without a warning; nothing is spilled. */
+static void test_compiles(void **state) {
+    (void)state;
+    static const char *const arch[] = {"sm_80", "sm_90a"};
+    const NvrtcEnv env = {getenv("ATTNGEN_NVRTC"), getenv("CUDA_HOME"),    getenv("LD_LIBRARY_PATH"),
+                          getenv("VIRTUAL_ENV"),   getenv("CONDA_PREFIX"), getenv("HOME")};
+    char path[4096], id[256];
+    Err e = {{0}};
+    Nvrtc *nvrtc = NULL;
+    if (ag_nvrtc_find(NULL, &env, path, id, NULL, 0, &e) != ATTNGEN_OK || ag_nvrtc_open(&nvrtc, path, &e) != ATTNGEN_OK) skip();
+    for (int i = 0; i < 2 * LEN(arch); i++) {
+        Built b;
+        Buf out = {0};
+        Compiled c = {0};
+        build(&b, i / LEN(arch) ? spec_text("h", true) : nsa_text, arch[i % LEN(arch)], NULL);
+        must_build(&b);
+        ag_emit(&out, b.spec, b.kernel, STEPS);
+        if (ag_nvrtc_compile(nvrtc, out.s, arch[i % LEN(arch)], 0, &c, &e) != ATTNGEN_OK) fail_msg("%s", e.text);
+        assert_int_equal(c.spill_bytes, 0);
+        if (c.log && strstr(c.log, "warning")) fail_msg("%s", c.log);
+        ag_compiled_free(&c);
+        ag_buf_free(&out);
+        drop(&b);
+    }
+    ag_nvrtc_close(nvrtc);
 }
 
 int main(int argc, char **argv) {
@@ -395,9 +425,9 @@ int main(int argc, char **argv) {
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),  cmocka_unit_test(test_slots),      cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_select), cmocka_unit_test(test_broken),     cmocka_unit_test(test_wrong_sums),
-        cmocka_unit_test(test_check),  cmocka_unit_test(test_buffers),    cmocka_unit_test(test_text),
+        cmocka_unit_test(test_sizes),  cmocka_unit_test(test_slots),      cmocka_unit_test(test_windows), cmocka_unit_test(test_select),
+        cmocka_unit_test(test_broken), cmocka_unit_test(test_wrong_sums), cmocka_unit_test(test_check),   cmocka_unit_test(test_buffers),
+        cmocka_unit_test(test_text),   cmocka_unit_test(test_compiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
