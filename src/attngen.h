@@ -139,8 +139,8 @@ typedef struct attngen_info {
     uint32_t version; /* set by the caller to ATTNGEN_INFO_VERSION */
     const char *name, *arch, *schedule, *numerics;
     int D, Dv, dtype;
-    int threads, shared_bytes;    /* of a program of several kernels: of the one with the most shared memory */
-    int registers, spill_bytes;   /* 0 until compiled */
+    int threads, shared_bytes;  /* of a program of several kernels: of the one with the most shared memory */
+    int registers, spill_bytes; /* 0 until compiled */
     int from_disk_cache;
 } attngen_info;
 #define ATTNGEN_INFO_VERSION 1u

@@ -200,6 +200,7 @@ static attngen_status check_counters(Checker *k, const ProgramMeta *m, uint64_t 
 }
 
 enum { COUNTERS = 256 }; /* bytes before the first buffer */
+_Static_assert(4 * META_KERNELS <= COUNTERS, "the counters of a program reach into its buffers");
 
 /* A workspace as a launch wants it: counters of 0, and NaN in the buffers. */
 static attngen_status make_workspace(Checker *k, uint64_t *address, size_t bytes, Err *e) {

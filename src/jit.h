@@ -207,7 +207,7 @@ attngen_status ag_args_bind(BoundArgs *out, const ProgramMeta *m, const int64_t 
 /* The exact bytes of workspace that these sizes need: counters, then buffers. */
 int64_t ag_workspace_bytes(const ProgramMeta *m, const int64_t *sizes);
 int64_t ag_tensor_extent(const ProgramMeta *m, const int64_t *sizes, int tensor, int dim); /* elements of a dim */
-int64_t ag_workspace_counters(const ProgramMeta *m); /* the bytes of them, which every launch leaves 0 */
+int64_t ag_workspace_counters(const ProgramMeta *m);                                       /* the bytes of them, which every launch leaves 0 */
 /* Where in the workspace buffer `tensor` begins. */
 int64_t ag_workspace_place(const ProgramMeta *m, const int64_t *sizes, int tensor);
 /* Puts the buffers into the workspace. */

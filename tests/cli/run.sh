@@ -210,7 +210,7 @@ t "bind a program" 0 "" bind "$p" -a sm_90 -D D=32 -B 1 --heads 4 --sk 64
 is "bind a program, its kernels" "$(grep -cE '^  prog_(pool0|picks|top_fwd|combine): [0-9]+ blocks' "$tmp/out")" 4
 is "bind a program, its buffers" "$(grep -E 'picks \[' "$tmp/out")" "  picks [1, 4, 64, 3]: 3072 bytes at 1280"
 t "the IRs of a program" 0 "" emit "$p" -a sm_90 -D D=32 --as tile
-is "the IRs of a program, by kernel" "$(grep '^====' "$tmp/out" | tr '\n' ' ')" "==== prog_pool0 ==== prog_picks ==== prog_top_fwd ==== prog_combine "
+is "the IRs of a program, by kernel" "$(grep -cE '^==== prog_(pool0|picks|top_fwd|combine)$' "$tmp/out")" 4
 t "the Math IR of a program" 0 "" emit "$p" -a sm_90 -D D=32 --as math --after hoist
 is "the Math IR of a program, by kernel" "$(head -n 2 "$tmp/out" | tail -n 1)" "program prog_top   D 32  Dv 32  bf16"
 
