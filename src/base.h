@@ -85,7 +85,7 @@ typedef struct DiagMsg DiagMsg; /* diag.c */
 /* Everything one compilation shares. */
 typedef struct Diag {
     Arena *arena;
-    jmp_buf jump;     /* set by compile.c */
+    jmp_buf jump;      /* set by compile.c */
     DiagFile file[16]; /* [0] unused */
     int nfile;
     DiagMsg *first, *last; /* in order of report */

@@ -109,8 +109,8 @@ static bool is_shipped(const attngen_source *s) {
     return false;
 }
 
-static attngen_source default_schedule(Diag *d, const Spec *spec, const Target *t) {
-    const char *name = ag_schedule_default(spec, t, -1);
+static attngen_source default_schedule(Diag *d, const Spec *spec, const Target *t, int64_t queries) {
+    const char *name = ag_schedule_default(spec, t, queries);
     const Shipped *s = name ? find_schedule(name) : NULL;
     if (!s && name) ag_internal(d, "the default schedule `%s` is not among the shipped ones", name);
     if (!s && !name)
@@ -128,7 +128,7 @@ static void read_inputs(Compilation *c, const Request *r) {
     if (r->schedule) c->sched = ag_schedule_read(d, add_source(d, r->schedule));
     ag_stop_if_errors(d);
     if (!r->schedule) {
-        shipped = default_schedule(d, spec, target);
+        shipped = default_schedule(d, spec, target, -1);
         schedule = &shipped;
         c->sched = ag_schedule_read(d, add_source(d, schedule));
         ag_stop_if_errors(d);
@@ -143,10 +143,10 @@ static void read_inputs(Compilation *c, const Request *r) {
 
 static Schedule *read_schedule(Diag *d, const attngen_source *text) { return ag_schedule_read(d, add_source(d, text)); }
 
-Schedule *ag_schedule_for(Compilation *c, const Spec *spec) {
+Schedule *ag_schedule_for(Compilation *c, const Spec *spec, int64_t queries) {
     Diag *d = &c->diag;
     attngen_source text = source_of(&d->file[2]);
-    if (c->chosen) text = default_schedule(d, spec, c->fn.target);
+    if (c->chosen) text = default_schedule(d, spec, c->fn.target, queries);
     Schedule *s = c->chosen ? read_schedule(d, &text) : ag_schedule_read(d, 2);
     ag_stop_if_errors(d);
     ag_schedule_close(d, s, spec, c->fn.target);

@@ -30,8 +30,8 @@ typedef struct Fn {
     const Branch *branch; /* whose plain spec `spec` is; NULL */
     const Spec *program;  /* the whole spec, and the number of the branch in it */
     int number;
-    bool gather;          /* its listed blocks are visited block by block */
-    const Derive *pool;   /* whose rows its keys are; NULL */
+    bool gather;        /* its listed blocks are visited block by block */
+    const Derive *pool; /* whose rows its keys are; NULL */
 } Fn;
 
 /* Math IR */
@@ -58,7 +58,7 @@ extern const Pass ag_pass[]; /* in order; ends with name NULL */
 /* A compilation that lives as long as its program: arena, IRs, text. */
 typedef struct Compilation {
     Diag diag; /* file[1]: the spec, file[2]: the schedule, given or shipped */
-    Fn fn; /* of a program of several kernels: the whole spec, with the IRs of its first attention */
+    Fn fn;     /* of a program of several kernels: the whole spec, with the IRs of its first attention */
     Fn part[META_KERNELS];
     int npart;
     bool open_group; /* the spec has branches and nobody said how many query heads a KV head has: compiled for 1 */
@@ -86,7 +86,7 @@ typedef struct Request {
 /* The passes of the list over fn, which is lowered; fewer if r->after says so. */
 void ag_run_passes(Fn *fn, const Request *r);
 /* The schedule of the compilation closed once more, for another spec: the given one, or the shipped one that fits. */
-Schedule *ag_schedule_for(Compilation *c, const Spec *spec);
+Schedule *ag_schedule_for(Compilation *c, const Spec *spec, int64_t queries); /* queries: as for ag_schedule_default */
 /* program.c: makes c->part of a spec with branches. */
 void ag_compile_program(Compilation *c, const Request *r);
 /* Everything up to the CUDA text.  NULL only if out of memory; else look at diag.status of the result. */

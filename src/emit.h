@@ -24,9 +24,9 @@ typedef struct Emit {
     const Kernel *k;
     Buf *out;
     int indent;
-    int align; /* of shared memory */
-    int loops;            /* how many are open */
-    bool *declared;       /* per value: its variable has been printed */
+    int align;                 /* of shared memory */
+    int loops;                 /* how many are open */
+    bool *declared;            /* per value: its variable has been printed */
     bool head[KERNEL_TENSORS]; /* per tensor: the pointer to this block's batch and head has been printed */
     InFlight flight;
     const char *role;                /* whose body is being printed */
@@ -60,7 +60,7 @@ const char *ag_emit_text(const Emit *e, Ref r);             /* uniform expressio
 const char *ag_emit_atom(const Emit *e, Ref r);             /* the same, in parentheses unless it is one word */
 const char *ag_emit_stage(const Emit *e, int v, Ref index); /* address of a stage of a shared value */
 void ag_emit_declare(Emit *e, int v);
-const char *ag_emit_pointer(const KernelTensor *t);         /* emit.c: the type of its elements, as a pointer is declared with */
+const char *ag_emit_pointer(const KernelTensor *t);          /* emit.c: the type of its elements, as a pointer is declared with */
 const char *ag_emit_rows(const Emit *e, const char *tensor); /* what store leaves take for its rows */
 /* ---- emit_each.c: pools and outputs */
 void ag_emit_each(Emit *e, const Ins *i);

@@ -274,15 +274,16 @@ static void merge(Each *x) {
     const char *n = expr(x, i->e[4]), *count = n;
     const Ref at[3] = {i->e[2], i->e[1], 0};
     const char *place = offset(x, l->a, at, 2), *b = factor(x, i->e[2]), *h = factor(x, i->e[3]);
-    if (l->b >= 0)
-        count = ag_fmt(e->k->arena, "min(%s, *(%s%s + row * %s))", n, pointer(x, l->b), offset(x, l->b, at, 2), stride(x, l->b, 2)).s;
-    ag_emit_line(e, "const %s list = {%s%s + row * %s, %s, %s, ceil_div(args.Sk, %d)};", e->k->unique ? "UniqueList" : "BlockList", pointer(x, l->a), place,
-                 stride(x, l->a, 2), stride(x, l->a, 3), count, l->n);
+    if (l->b >= 0) count = ag_fmt(e->k->arena, "min(%s, *(%s%s + row * %s))", n, pointer(x, l->b), offset(x, l->b, at, 2), stride(x, l->b, 2)).s;
+    ag_emit_line(e, "const %s list = {%s%s + row * %s, %s, %s, ceil_div(args.Sk, %d)};", e->k->unique ? "UniqueList" : "BlockList", pointer(x, l->a),
+                 place, stride(x, l->a, 2), stride(x, l->a, 3), count, l->n);
     ag_emit_line(e, "float y[8];");
     const char *result = i->bar >= 0 ? "const float lse = " : "";
-    ag_emit_line(e, "%smerge_slots<%s, %s>(y, list, args.%s + %s * args.%s_b + %s * args.%s_h + (i64)row * %s, args.%s + %s * args.%s_b + %s * args.%s_h + (i64)row * %s * args.%s_s + d0, args.%s_s, %s, args.vec & %d);",
-                 result, reader(part), n, lse->name, b, lse->name, h, lse->name, n, part->name, b, part->name, h, part->name, n, part->name, part->name,
-                 left(x, i->n, 3), 1 << i->a);
+    ag_emit_line(e,
+                 "%smerge_slots<%s, %s>(y, list, args.%s + %s * args.%s_b + %s * args.%s_h + (i64)row * %s, args.%s + %s * args.%s_b + %s * "
+                 "args.%s_h + (i64)row * %s * args.%s_s + d0, args.%s_s, %s, args.vec & %d);",
+                 result, reader(part), n, lse->name, b, lse->name, h, lse->name, n, part->name, b, part->name, h, part->name, n, part->name,
+                 part->name, left(x, i->n, 3), 1 << i->a);
     if (i->bar < 0) return;
     const char *to = e->k->tensor[i->bar].name;
     ag_emit_line(e, "if (d0 == 0 && args.%s) args.%s[%s * args.%s_b + %s * args.%s_h + row * args.%s_s] = lse;", to, to, b, to, h, to, to);

@@ -64,8 +64,8 @@ static void head_pointer(Emit *e, int tensor, Ref batch, Ref head) {
     if (e->head[tensor]) return;
     e->head[tensor] = true;
     const KernelTensor *t = &e->k->tensor[tensor];
-    ag_emit_line(e, "%s*%s_head = args.%s + %s * args.%s_b + %s * args.%s_h;",
-                 ag_emit_pointer(t), t->name, t->name, ag_emit_atom(e, batch), t->name, ag_emit_atom(e, head), t->name);
+    ag_emit_line(e, "%s*%s_head = args.%s + %s * args.%s_b + %s * args.%s_h;", ag_emit_pointer(t), t->name, t->name, ag_emit_atom(e, batch), t->name,
+                 ag_emit_atom(e, head), t->name);
 }
 /* In a kernel of one role before the first instruction of its body that needs them somewhere inside, else in the very block. */
 static void head_pointers(Emit *e, const Ins *i) {
@@ -150,8 +150,7 @@ static void row_axes(Emit *e, const Ins *i) {
     if (query && e->k->entries) /* rows behind the tile's entries are those of the last */
         ag_emit_line(e, "const int q = query_of(entries, min(%s + quot(%s + mi * 16 + r * 8, %d), end - 1)) + args.off;", ag_emit_text(e, i->e[1]),
                      e->lane_row, pack);
-    if (query && !e->k->entries && pack == 1)
-        ag_emit_line(e, "const int q = %s + %s + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]), e->lane_row);
+    if (query && !e->k->entries && pack == 1) ag_emit_line(e, "const int q = %s + %s + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]), e->lane_row);
     if (query && !e->k->entries && pack > 1)
         ag_emit_line(e, "const int q = %s + quot(%s + mi * 16 + r * 8, %d);", ag_emit_text(e, i->e[1]), e->lane_row, pack);
     if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_H))
@@ -181,9 +180,9 @@ static void emit_copy(Emit *e, const Ins *i) {
     const KernelTensor *t = &e->k->tensor[i->a];
     const char *row = ag_emit_atom(e, i->e[1]);
     if (t->rows == SZ_SQ && e->k->entries) {
-        ag_emit_line(e, "copy_entries<%d, %d, %d, THREADS>(%s, %s_head, args.%s_s, args.%s_h, args.%s_d, entries, %s, %s - %s, args.vec & %d);", v->rows,
-                     t->cols, e->k->pack, ag_emit_stage(e, i->dst, i->e[0]), t->name, t->name, t->name, t->name, row, ag_emit_text(e, i->e[2]), row,
-                     1 << i->a);
+        ag_emit_line(e, "copy_entries<%d, %d, %d, THREADS>(%s, %s_head, args.%s_s, args.%s_h, args.%s_d, entries, %s, %s - %s, args.vec & %d);",
+                     v->rows, t->cols, e->k->pack, ag_emit_stage(e, i->dst, i->e[0]), t->name, t->name, t->name, t->name, row,
+                     ag_emit_text(e, i->e[2]), row, 1 << i->a);
         return;
     }
     if (t->rows == SZ_SQ && e->k->pack > 1) {
@@ -201,8 +200,9 @@ static void emit_copy(Emit *e, const Ins *i) {
 
 static void emit_entries(Emit *e, const Ins *i) {
     const char *b = ag_emit_atom(e, i->e[0]), *h = ag_emit_atom(e, i->e[1]);
-    ag_emit_line(e, "const Entries<%d> entries = {args.first + %s * args.first_b + %s * args.first_h, args.entry + %s * args.entry_b + %s * args.entry_h};", i->n,
-                 b, h, b, h);
+    ag_emit_line(
+        e, "const Entries<%d> entries = {args.first + %s * args.first_b + %s * args.first_h, args.entry + %s * args.entry_b + %s * args.entry_h};",
+        i->n, b, h, b, h);
 }
 
 static const char *list_place(const Emit *e, const Ins *i, const char *name) {
@@ -218,8 +218,8 @@ static void emit_list(Emit *e, const Ins *i) {
         const char *c = e->k->tensor[i->b].name;
         count = ag_fmt(e->k->arena, "min(%s, args.u_%s[%s])", count, c, list_place(e, i, c)).s;
     }
-    ag_emit_line(e, "const %s list = {args.u_%s + (%s), args.s3_%s, %s, ceil_div(args.Sk, %d)};", e->k->unique ? "UniqueList" : "BlockList", t->name, list_place(e, i, t->name), t->name, count,
-                 i->n);
+    ag_emit_line(e, "const %s list = {args.u_%s + (%s), args.s3_%s, %s, ceil_div(args.Sk, %d)};", e->k->unique ? "UniqueList" : "BlockList", t->name,
+                 list_place(e, i, t->name), t->name, count, i->n);
 }
 
 static void emit_load(Emit *e, const Ins *i) {

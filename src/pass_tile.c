@@ -519,8 +519,19 @@ void ag_pass_tile(Fn *fn) {
     Ins *loop = ag_ins(k, TI_LOOP, -1);
     Block post = {0}, tile = {0};
     bool gather = listed && fn->gather;
-    Tiler t = {.d = fn->d, .k = k, .m = m, .s = &m->stream[0], .pre = &k->role[0].body, .step = &loop->body, .post = &post, .j = -1, .one = one,
-               .listed = listed, .gather = gather, .program = fn->program, .branch = fn->number};
+    Tiler t = {.d = fn->d,
+               .k = k,
+               .m = m,
+               .s = &m->stream[0],
+               .pre = &k->role[0].body,
+               .step = &loop->body,
+               .post = &post,
+               .j = -1,
+               .one = one,
+               .listed = listed,
+               .gather = gather,
+               .program = fn->program,
+               .branch = fn->number};
     t.held = NEWN(fn->d->arena, int, (size_t)m->nodes.len);
     for (int i = 0; i < m->nodes.len; i++) t.held[i] = -1;
     for (int i = 0; i < TEN_COUNT; i++) t.shared[i] = -1;

@@ -73,17 +73,23 @@ static bool gathers(const Spec *s, const Branch *b) {
     return ag_can_gather(b) && (b->per_head ? 1 : s->group) <= MOST_HEADS;
 }
 
+/* The bound of a pooled key is a division a row, for which the tiles of three warpgroups at D 64 have no registers: those for few queries have two. */
+enum { FEW_QUERIES = 1 };
+
 static void attend(Compilation *c, const Request *r, int branch) {
     const Spec *whole = c->fn.spec;
     Spec *spec = ag_branch_spec(c->diag.arena, whole, branch);
     const Branch *b = &whole->branch[branch];
     bool listed = b->blocks.kind != FROM_NONE, gather = listed && gathers(whole, b);
-    Fn fn = {.d = &c->diag, .spec = spec, .target = c->fn.target, .branch = b,
+    Fn fn = {.d = &c->diag,
+             .spec = spec,
+             .target = c->fn.target,
+             .branch = b,
              .program = whole,
              .number = branch,
              .gather = gather,
              .pool = b->keys.kind == FROM_DERIVE ? &whole->derive[b->keys.index] : NULL};
-    fn.sched = gather ? ag_gather_schedule(&c->fn, b) : listed ? ag_listed_schedule(&c->fn, b) : ag_schedule_for(c, spec);
+    fn.sched = gather ? ag_gather_schedule(&c->fn, b) : listed ? ag_listed_schedule(&c->fn, b) : ag_schedule_for(c, spec, fn.pool ? FEW_QUERIES : -1);
     for (int step = INVERT_COUNT; gather && !r->after && step <= INVERT_ENTRIES; step++) add_built(c, ag_build_invert(&c->fn, branch, step));
     fn.math = ag_lower(fn.d, spec);
     ag_stop_if_errors(fn.d);
@@ -114,7 +120,8 @@ static Spec *close_group(Compilation *c) {
     c->open_group = s->group == 0;
     if (c->open_group) s->group = 1;
     if (s->group > MOST_HEADS)
-        ag_unsupported(&c->diag, s->group_span, "with branches this version of attngen takes up to %d query heads per KV head, not %d", MOST_HEADS, s->group);
+        ag_unsupported(&c->diag, s->group_span, "with branches this version of attngen takes up to %d query heads per KV head, not %d", MOST_HEADS,
+                       s->group);
     c->fn.spec = s;
     return s;
 }

@@ -36,8 +36,8 @@ bool ag_can_gather(const Branch *b);                         /* block by block: 
 Schedule *ag_gather_schedule(const Fn *fn, const Branch *b); /* tile_gather.c */
 
 /* ---- kernels in their last form, placed.  fn: d, spec (the whole one, with spec->group known), sched (closed) and target are read. */
-Kernel *ag_build_pool(const Fn *fn, int derive);   /* tile_each.c */
-Kernel *ag_build_merge(const Fn *fn, int branch);  /* the results of a branch's entries, put together */
+Kernel *ag_build_pool(const Fn *fn, int derive);  /* tile_each.c */
+Kernel *ag_build_merge(const Fn *fn, int branch); /* the results of a branch's entries, put together */
 Kernel *ag_build_combine(const Fn *fn);
 Kernel *ag_build_select(const Fn *fn, int derive); /* tile_select.c */
 /* tile_invert.c: the lists of a branch, one for each query, inverted: three kernels in this order. */

@@ -191,14 +191,14 @@ typedef struct AnyBody {
 } AnyBody;
 
 typedef struct Coverage {
-    int tile;                   /* keys of a score fragment */
-    int64_t nrow, *rows;        /* query rows that are looked at: all of a small problem, else a sample */
-    int64_t *number;            /* per query row: its place in rows, -1 */
-    bool per_head;              /* visibility depends on b or h */
-    uint8_t *visible;           /* [B * Hq or 1][nrow][Sk]: 0 not known yet, 1 hidden, 2 visible */
-    uint8_t *seen;              /* [B * Hq][nrow][Sk]: contracted, or masked */
+    int tile;                        /* keys of a score fragment */
+    int64_t nrow, *rows;             /* query rows that are looked at: all of a small problem, else a sample */
+    int64_t *number;                 /* per query row: its place in rows, -1 */
+    bool per_head;                   /* visibility depends on b or h */
+    uint8_t *visible;                /* [B * Hq or 1][nrow][Sk]: 0 not known yet, 1 hidden, 2 visible */
+    uint8_t *seen;                   /* [B * Hq][nrow][Sk]: contracted, or masked */
     uint8_t *stored[KERNEL_TENSORS]; /* [B * Hq][Sq]; KERNEL_EACH, KERNEL_INVERT: of every element */
-    bool untold;                /* weights came from no scores (a constant score): which keys they are for cannot be told */
+    bool untold;                     /* weights came from no scores (a constant score): which keys they are for cannot be told */
 } Coverage;
 
 typedef struct SimLists SimLists; /* simulate_select.c */
@@ -231,7 +231,7 @@ typedef struct Sim {
     uint8_t *gathered[2];    /* O and LSE: rows that are written, of every head */
     const Ins *list;         /* opened by the block, at list_at: batch, head, row */
     int64_t list_at[3];
-    struct Each *each;       /* simulate_each.c */
+    struct Each *each; /* simulate_each.c */
     SimLists *lists;
     int64_t lists_next; /* block that the next step has to begin with: the sums before it are those of the step before */
 } Sim;
@@ -303,16 +303,16 @@ void ag_sim_op(Sim *s, const Ins *i);
 
 /* ---- simulate_list.c */
 void ag_sim_open_list(Sim *s, const Ins *i);
-int64_t ag_sim_listed(Sim *s, int64_t entry);                                             /* a block */
+int64_t ag_sim_listed(Sim *s, int64_t entry); /* a block */
 /* ---- simulate_gather.c */
 void ag_sim_open_entries(Sim *s, const Ins *i);
 int64_t ag_sim_first(Sim *s, int64_t block);
-int64_t ag_sim_entry(Sim *s, int64_t i);  /* query * n + slot */
+int64_t ag_sim_entry(Sim *s, int64_t i); /* query * n + slot */
 int64_t ag_sim_query(Sim *s, int64_t i);
 int64_t ag_sim_find(Sim *s, const Ins *i); /* a block */
 void ag_sim_gather_store(Sim *s, int tensor, int64_t b, int64_t head, int64_t row);
 bool ag_sim_slot_counts(Sim *s, int64_t b, int64_t head, int64_t row, int64_t entry); /* of Kernel.list: is it a block, for the first time? */
-bool ag_sim_list_has(const Sim *s, int64_t b, int64_t h, int64_t row, int64_t key); /* may query `row` of head h see the key, by its list? */
+bool ag_sim_list_has(const Sim *s, int64_t b, int64_t h, int64_t row, int64_t key);   /* may query `row` of head h see the key, by its list? */
 /* ---- simulate_select.c */
 void ag_sim_select(Sim *s, const Ins *i); /* TI_LOAD_ROW .. TI_STORE_LIST */
 void ag_sim_lists_init(Sim *s);

@@ -25,7 +25,8 @@ int64_t ag_sim_first(Sim *s, int64_t block) { return element(s, opened(s)->a, bl
 int64_t ag_sim_entry(Sim *s, int64_t i) { return element(s, opened(s)->b, i); }
 int64_t ag_sim_query(Sim *s, int64_t i) {
     int64_t q = ag_sim_entry(s, i) / opened(s)->n;
-    if (q < 0 || q >= s->call->size[SZ_SQ]) ag_sim_fail(s, "entry %lld is of query %lld, of %lld", (long long)i, (long long)q, (long long)s->call->size[SZ_SQ]);
+    if (q < 0 || q >= s->call->size[SZ_SQ])
+        ag_sim_fail(s, "entry %lld is of query %lld, of %lld", (long long)i, (long long)q, (long long)s->call->size[SZ_SQ]);
     return q;
 }
 

@@ -58,7 +58,8 @@ static void copy(Sim *s, const Ins *i) {
     int64_t row0 = ag_sim_int(s, i->e[1]), limit = ag_sim_int(s, i->e[2]), b = ag_sim_int(s, i->e[3]), head = ag_sim_int(s, i->e[4]);
     s->stage = ag_sim_int(s, i->e[0]);
     Stage *g = ag_sim_overwrite(s, i->dst, s->stage);
-    int pack = packed(s, t), most = t->rows == SZ_SQ ? s->k->queries : v->rows, live = limit <= row0 ? 0 : (limit - row0 < most ? (int)(limit - row0) : most) * pack;
+    int pack = packed(s, t), most = t->rows == SZ_SQ ? s->k->queries : v->rows,
+        live = limit <= row0 ? 0 : (limit - row0 < most ? (int)(limit - row0) : most) * pack;
     if (live > 0) check_head(s, t, b, head), check_head(s, t, b, head + pack - 1);
     if (live > 0 && !(s->k->entries && t->rows == SZ_SQ)) check_rows(s, t, row0, row0 + live / pack);
     if (s->order->values) fetch(s, i, g, row0, live, b, head);

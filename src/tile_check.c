@@ -529,7 +529,8 @@ void ag_tile_check(const Kernel *k, unsigned facts) {
     Check c = {.k = k, .facts = facts};
     int warps = check_roles(&c);
     bool tiles = k->kind != KERNEL_EACH && k->kind != KERNEL_INVERT;
-    require(&c, k->pack >= 1 && k->queries >= 1 && (!tiles || k->queries * k->pack <= k->sched->f[F_TILE_M].v), "the queries of a tile have more rows than it");
+    require(&c, k->pack >= 1 && k->queries >= 1 && (!tiles || k->queries * k->pack <= k->sched->f[F_TILE_M].v),
+            "the queries of a tile have more rows than it");
     for (int i = 0; i < k->nval; i++) {
         const Val *v = &k->val[i];
         bool tile = v->space == SPACE_FRAG || v->space == SPACE_ROW;

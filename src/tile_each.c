@@ -203,7 +203,8 @@ Kernel *ag_build_pool(const Fn *fn, int derive) {
 
 static int rows_of_entries(Builder *x, const char *name, bool lse, Ref entries, int program) {
     const KernelTensor *o = &x->k->tensor[TEN_O];
-    KernelTensor t = {.name = name, .type = lse ? DT_F32 : o->type, .rank = lse ? 3 : 4, .cols = o->cols, .heads = SZ_HQ, .used = true, .program = program};
+    KernelTensor t = {
+        .name = name, .type = lse ? DT_F32 : o->type, .rank = lse ? 3 : 4, .cols = o->cols, .heads = SZ_HQ, .used = true, .program = program};
     for (int i = 0; i < 4; i++) t.extent[i] = i == 2 ? entries : o->extent[i];
     return ag_kernel_tensor(x->k, t);
 }
@@ -220,7 +221,8 @@ Kernel *ag_build_merge(const Fn *fn, int branch) {
     o->program = ag_program_result(s, branch);
     x.k->tensor[TEN_LSE].used = alone;
     x.k->tensor[TEN_LSE].output = true;
-    int part = rows_of_entries(&x, "part", false, entries, ag_program_part(s, branch)), lse = rows_of_entries(&x, "part_lse", true, entries, ag_program_part_lse(s, branch));
+    int part = rows_of_entries(&x, "part", false, entries, ag_program_part(s, branch)),
+        lse = rows_of_entries(&x, "part_lse", true, entries, ag_program_part_lse(s, branch));
     KernelTensor list = {.name = ag_str_copy(x.k->arena, derived ? s->derive[b->blocks.index].name : s->input[b->blocks.index].name).s,
                          .type = DT_I32,
                          .rank = 4,

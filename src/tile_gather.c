@@ -151,7 +151,8 @@ void ag_tiler_compose(Tiler *t, Block *once, Block *tile, Block *step, Block *po
     find->e[1] = blocks_of_keys(t);
     Ins *blocks = put(t, &some->body, TI_WHILE, "---- block of keys after block of keys");
     blocks->e[0] = op2(t, OP_LT, entry, val(t, t->piece_end));
-    ag_tiler_add(t, &blocks->body, TI_LET, t->end, NULL)->e[0] = op2(t, OP_MIN, unary(t, OP_FIRST, op2(t, OP_ADD, block, num(t, 1))), val(t, t->piece_end));
+    ag_tiler_add(t, &blocks->body, TI_LET, t->end, NULL)->e[0] =
+        op2(t, OP_MIN, unary(t, OP_FIRST, op2(t, OP_ADD, block, num(t, 1))), val(t, t->piece_end));
     ag_tiler_add(t, &blocks->body, TI_LET, t->first_key, NULL)->e[0] = op2(t, OP_MUL, block, num(t, t->listed->block.n));
     Ins *listed = put(t, &blocks->body, TI_IF, NULL);
     listed->e[0] = op2(t, OP_LT, entry, end);

@@ -63,7 +63,8 @@ void ag_tiler_block(Tiler *t) {
     t->g = ag_tiler_let(t, t->pre, "g", k->pack > 1 ? place[AX_H] : op2(t, OP_FLOORDIV, val(t, t->h), group), "kv head");
     if (k->pack > 1) t->h = ag_tiler_let(t, t->pre, "h0", op2(t, OP_MUL, val(t, t->g), num(t, k->pack)), "the first of its query heads");
     t->row0 = ag_tiler_let(t, t->pre, "row0", op2(t, OP_MUL, val(t, m), bm), NULL);
-    t->limit = k->queries * k->pack == (int)tile_field(k, F_TILE_M) ? size(t, SZ_SQ) : op2(t, OP_MIN, size(t, SZ_SQ), op2(t, OP_ADD, val(t, t->row0), bm));
+    t->limit =
+        k->queries * k->pack == (int)tile_field(k, F_TILE_M) ? size(t, SZ_SQ) : op2(t, OP_MIN, size(t, SZ_SQ), op2(t, OP_ADD, val(t, t->row0), bm));
     t->q0 = ag_tiler_let(t, t->pre, "q0", op2(t, OP_ADD, val(t, t->row0), size(t, SZ_OFF)), "position of the first query row");
     Ref last = op2(t, OP_SUB, op2(t, OP_MIN, op2(t, OP_ADD, val(t, t->row0), bm), size(t, SZ_SQ)), num(t, 1));
     t->q_last = ag_tiler_let(t, t->pre, "q_last", op2(t, OP_ADD, last, size(t, SZ_OFF)), "position of the last query row");
@@ -83,7 +84,8 @@ void ag_tiler_keys(Tiler *t) {
     if (r->need_hi) hi = op2(t, OP_MIN, ag_tiler_expr(t, r->need_hi, LEVEL_ONCE), hi);
     if (r->never_needed) hi = zero;
     if (t->listed) lo = zero, hi = num(t, listed_keys(t));
-    int j_lo = ag_tiler_let(t, t->pre, "j_lo", r->need_lo && !t->listed ? op2(t, OP_FLOORDIV, lo, bn) : zero, "---- key tiles j_lo .. j_hi can contribute");
+    int j_lo =
+        ag_tiler_let(t, t->pre, "j_lo", r->need_lo && !t->listed ? op2(t, OP_FLOORDIV, lo, bn) : zero, "---- key tiles j_lo .. j_hi can contribute");
     Ref up = op2(t, OP_CEILDIV, r->need_hi && !t->listed ? op2(t, OP_MAX, hi, zero) : hi, bn);
     /* With wgmma a tile without keys visits one, in which none is visible: the rings of the roles need no exception then. */
     bool some = tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA;

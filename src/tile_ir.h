@@ -61,9 +61,9 @@ typedef enum TileOp {
                     at the same place has the number of entries that count.  An entry that is negative, past the last block or there before does not count */
     TI_ENTRIES, /* opens the inverted lists of batch e[0], head e[1], which FIRST and QUERY read from then on: tensor a [b, h, blocks + 1] has where the entries
                     of each block begin in tensor b [b, h, entries]; an entry is query * n + slot */
-    TI_FIND,    /* scalar dst, which varies, = the block that entry e[0] is of, of e[1] blocks */
-    TI_PUT,      /* slot dst [stage e[0]] = e[1]; one thread; seen by who waits for an arrival behind it */
-    TI_GET,      /* scalar dst = slot a [stage e[0]] */
+    TI_FIND, /* scalar dst, which varies, = the block that entry e[0] is of, of e[1] blocks */
+    TI_PUT,  /* slot dst [stage e[0]] = e[1]; one thread; seen by who waits for an arrival behind it */
+    TI_GET,  /* scalar dst = slot a [stage e[0]] */
     TI_FETCH, /* scalar dst, which varies, = the next tile of the launch's counter: blocks, blocks + 1, ...; each block fetches until it gets one past the last */
     TI_RESET,      /* the launch's counter is 0 again, as it was: for whoever has made the last fetch of all */
     TI_TAKE_TURN,  /* until barrier n says that it is this warpgroup's turn */
@@ -106,7 +106,7 @@ typedef enum TileOp {
      * An entry of a list counts if its block is in 0 .. e[3] - 1, its slot below the count of the list, and no earlier slot of the list has the same
      * block.  Chunk c: lists (of queries) c * invert.chunk .. + invert.chunk - 1, of those that there are */
     TI_COUNT_LISTS, /* chunks[.., c = e[2], j] = entries that count of chunk c and have a block below j, for each j = 0 .. e[3] */
-    TI_SCAN_LISTS, /* columns j = e[2] .. e[2] + invert.columns - 1, of those up to e[3]: first[.., j] = the sum of chunks[.., c, j] over all c; then
+    TI_SCAN_LISTS,  /* columns j = e[2] .. e[2] + invert.columns - 1, of those up to e[3]: first[.., j] = the sum of chunks[.., c, j] over all c; then
                     chunks[.., c, j] = the sum of those of earlier chunks */
     TI_INVERT_LISTS /* entry[.., p] = list * slots + slot for each entry of chunk c = e[2] that counts, j being its block; p = first[.., j] (entries of lower
                     blocks) + chunks[.., c, j + 1] - chunks[.., c, j] (of block j in earlier chunks) + how many lists of the chunk before it have j.
@@ -187,11 +187,11 @@ static inline int ag_rank_room(const Rank *r) {
 
 /* Block lists and what their inversion consists of, in kernel tensors; -1: this kernel has it not.  All i32. */
 typedef struct Inversion {
-    int lists, counts; /* [B, heads, lists, slots]; how many slots count: [B, heads, lists] */
-    int chunks;        /* [B, heads, chunks, blocks + 1]; read and written by TI_SCAN_LISTS */
-    int first;         /* [B, heads, blocks + 1]: where the entries of each block begin in `entry`; the last: how many there are */
-    int entry;         /* [B, heads, lists * slots]: ids of entries by block, ascending; undefined behind the last */
-    int slots;         /* of a list */
+    int lists, counts;          /* [B, heads, lists, slots]; how many slots count: [B, heads, lists] */
+    int chunks;                 /* [B, heads, chunks, blocks + 1]; read and written by TI_SCAN_LISTS */
+    int first;                  /* [B, heads, blocks + 1]: where the entries of each block begin in `entry`; the last: how many there are */
+    int entry;                  /* [B, heads, lists * slots]: ids of entries by block, ascending; undefined behind the last */
+    int slots;                  /* of a list */
     int chunk, window, columns; /* queries of a chunk; blocks that a block of threads works on at a time; columns that one scans */
 } Inversion;
 
@@ -203,7 +203,7 @@ typedef struct Kernel {
     KernelKind kind;
     Diag *d;
     Arena *arena;
-    const Spec *spec; /* names of parameters, for printing; of a branch: it as a plain spec */
+    const Spec *spec;   /* names of parameters, for printing; of a branch: it as a plain spec */
     const Derive *pool; /* SZ_SK counts its rows, not those of k; NULL */
     const Schedule *sched;
     const Target *target;
@@ -218,19 +218,20 @@ typedef struct Kernel {
     Barrier barrier[10];
     int nbarrier;
     int threads, per_sm;
-    int pack;               /* query heads per query in a tile: its row r is query first + r / pack, head first + r % pack; 1: one head's queries */
-    int queries;            /* in a tile; queries * pack rows are in use, those behind are not; KERNEL_EACH: rows that a block writes */
-    Rank rank;              /* KERNEL_SELECT */
-    Inversion invert;       /* KERNEL_INVERT */
-    bool persistent;        /* no more blocks than fit at once: each goes on to further tiles */
-    bool counter;           /* the launch has a counter of tiles, which TI_FETCH moves; 0 before and after */
-    bool bounded;           /* debug-hang: waits on mbarriers end after 2 s, with a message and a failed launch; the emitter alone heeds it */
-    int shared_bytes;       /* set by place */
-    Ref blocks;             /* launch formula over SIZE nodes: blocks, or with `persistent` tiles */
-    Ref guard;              /* bool node: the mask with the bound of the key axis; true on plain steps */
-    int key_loop;           /* value that counts key tiles (dst of its TI_LOOP) */
-    Ref lo, hi;             /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
-    const Ins *entries;     /* KERNEL_GATHER: the TI_ENTRIES whose queries are rows.  A row number of queries is one of entries then: row r of a tile that begins at
+    int pack;         /* query heads per query in a tile: its row r is query first + r / pack, head first + r % pack; 1: one head's queries */
+    int queries;      /* in a tile; queries * pack rows are in use, those behind are not; KERNEL_EACH: rows that a block writes */
+    Rank rank;        /* KERNEL_SELECT */
+    Inversion invert; /* KERNEL_INVERT */
+    bool persistent;  /* no more blocks than fit at once: each goes on to further tiles */
+    bool counter;     /* the launch has a counter of tiles, which TI_FETCH moves; 0 before and after */
+    bool bounded;     /* debug-hang: waits on mbarriers end after 2 s, with a message and a failed launch; the emitter alone heeds it */
+    int shared_bytes; /* set by place */
+    Ref blocks;       /* launch formula over SIZE nodes: blocks, or with `persistent` tiles */
+    Ref guard;        /* bool node: the mask with the bound of the key axis; true on plain steps */
+    int key_loop;     /* value that counts key tiles (dst of its TI_LOOP) */
+    Ref lo, hi;       /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
+    const Ins *
+        entries; /* KERNEL_GATHER: the TI_ENTRIES whose queries are rows.  A row number of queries is one of entries then: row r of a tile that begins at
                                x stands for the query of entry x + r / pack, and what is stored goes to row number `entry` of the tensor */
     const Ins *list;        /* the TI_LIST whose blocks are visited, or whose slots TI_MERGE reads; NULL: all keys are */
     bool unique;            /* no block is twice in a list */
@@ -257,7 +258,7 @@ void ag_block_append(Block *b, Ins *i);
 void ag_block_insert_before(Block *b, Ins *at, Ins *i); /* at NULL: at the end */
 void ag_block_insert_after(Block *b, Ins *at, Ins *i);  /* at NULL: at the start */
 void ag_block_remove(Block *b, Ins *i);
-void ag_block_move(Block *to, Block *from); /* all of it to the end of `to` */
+void ag_block_move(Block *to, Block *from);                  /* all of it to the end of `to` */
 Ins *ag_ins_clone(Kernel *k, const Ins *i);                  /* deep */
 void ag_remove_dead_lets(Kernel *k, Block *b);               /* scalars of b that nothing in it reads; Kernel.lo and hi stay */
 Ref ag_kval(Kernel *k, int val);                             /* VAL node of a value */

@@ -20,12 +20,12 @@ typedef struct Tiler {
     int ntodo;
     int shared[TEN_COUNT]; /* per tensor: its shared tile, -1 */
     int b, h, g, row0, q0, q_last, j;
-    const Branch *listed; /* whose block lists say which keys are visited; NULL: all keys are */
-    Ref limit;            /* rows of queries below belong to the tile */
-    bool gather;          /* queries come block by block (tile_gather.c) */
-    Ref key0;             /* gather: position of the block's first key */
+    const Branch *listed;                 /* whose block lists say which keys are visited; NULL: all keys are */
+    Ref limit;                            /* rows of queries below belong to the tile */
+    bool gather;                          /* queries come block by block (tile_gather.c) */
+    Ref key0;                             /* gather: position of the block's first key */
     int piece_end, block, end, first_key; /* gather: scalars */
-    const Spec *program;  /* the whole spec, whose branch number `branch` this is */
+    const Spec *program;                  /* the whole spec, whose branch number `branch` this is */
     int branch;
     bool coarse_tanh; /* expressions get OP_TANHA for OP_TANH */
     Ref one;          /* Math node 1.0 */
@@ -48,7 +48,7 @@ int ag_listed_queries(const Branch *b, int group); /* queries of one list in a t
 void ag_tiler_list(Tiler *t);                      /* opens the list of the tile */
 Ref ag_tiler_first_key(Tiler *t);                  /* position of the first key of tile j */
 /* ---- tile_gather.c: the same, block by block */
-void ag_tiler_pieces(Tiler *t, Block *once);                 /* which entries a block of the launch has */
+void ag_tiler_pieces(Tiler *t, Block *once); /* which entries a block of the launch has */
 void ag_tiler_compose(Tiler *t, Block *once, Block *tile, Block *step, Block *post);
 /* ---- tile_grid.c */
 void ag_tiler_block(Tiler *t); /* which tile this block computes */

@@ -376,8 +376,8 @@ static void put_atom(Buf *b) {
         "k <= q + %d",     "q - k < %d",         "k < %d",         "k >= %d",           "k == q + %d",    "k != %d",
         "q < %d",          "k %% 4 == %d",       "q - k < w",      "k <= q + p",        "k < p - q",      "k > q * 2 - %d",
         "k < -2 * q + %d", "k < Sk - %d",        "k - off > %d",   "abs(q - k) < p",    "max(k, q) < %d", "min(k, q + 3) > %d",
-        "q - k + 1 < w",   "(q - k) * -1 >= %d", "k < w // 2 + q", "k <= q - off + %d", "w > %d",
-        "2 * k + %d <= q",  "3 * k - q > %d",     "q - 2 * k >= %d",
+        "q - k + 1 < w",   "(q - k) * -1 >= %d", "k < w // 2 + q", "k <= q - off + %d", "w > %d",         "2 * k + %d <= q",
+        "3 * k - q > %d",  "q - 2 * k >= %d",
     };
     uint32_t i = roll(LEN(atom));
     ag_put(b, "(");
