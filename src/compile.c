@@ -168,6 +168,15 @@ static void compile_plain(Compilation *c, const Request *r) {
     c->part[c->npart++] = *fn;
 }
 
+/* The class of a program: of its first attention, and that parts are merged if they are anywhere. */
+static const char *numerics_of(const Compilation *c) {
+    Str name = c->fn.kernel->numerics;
+    bool parts = false;
+    for (int i = 0; i < c->npart; i++) parts |= c->part[i].kernel->kind == KERNEL_GATHER;
+    if (parts && c->fn.kernel->kind != KERNEL_GATHER) name = ag_fmt(c->diag.arena, "%.*s-parts", STRF(name));
+    return ag_str_copy(c->diag.arena, name).s;
+}
+
 static void compile(Compilation *c, const Request *r) {
     Fn *fn = &c->fn;
     copy_dims(c, r);
@@ -183,7 +192,7 @@ static void compile(Compilation *c, const Request *r) {
     if (c->cu.oom) ag_oom(fn->d->arena);
     ag_program_meta(&c->meta, fn->spec, kernel, c->npart);
     ag_stop_if_errors(fn->d);
-    c->numerics = ag_str_copy(fn->d->arena, fn->kernel->numerics).s;
+    c->numerics = numerics_of(c);
 }
 
 /* false: memory is out. */
