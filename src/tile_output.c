@@ -24,8 +24,7 @@ static Ref input_extent(Kernel *k, const Spec *spec, const Input *in, const Dim 
     static const Size of_axis[AX_COUNT] = {[AX_B] = SZ_B, [AX_H] = SZ_HQ, [AX_G] = SZ_HKV, [AX_Q] = SZ_SQ, [AX_K] = SZ_SK};
     if (d->kind == DIM_CONST) return ag_node_int(&k->nodes, d->n.n);
     if (d->axis == AX_D) return ag_output_extent(k, spec, in->values ? SZ_DV : SZ_D);
-    Ref n = size(k, of_axis[d->axis]);
-    return d->axis == AX_Q && in->per > 1 ? ag_node_op(&k->nodes, OP_CEILDIV, n, ag_node_int(&k->nodes, in->per), 0, (Span){0}) : n;
+    return size(k, of_axis[d->axis]);
 }
 
 /* The kernel's tensor that stands for `program` and is only read; -1. */
