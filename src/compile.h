@@ -31,6 +31,7 @@ typedef struct Fn {
     const Spec *program;  /* the whole spec, and the number of the branch in it */
     int number;
     bool gather;        /* its listed blocks are visited block by block */
+    bool fused;         /* its kernel ends with the program's output */
     const Derive *pool; /* whose rows its keys are; NULL */
 } Fn;
 

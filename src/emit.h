@@ -64,6 +64,7 @@ const char *ag_emit_pointer(const KernelTensor *t);          /* emit.c: the type
 const char *ag_emit_rows(const Emit *e, const char *tensor); /* what store leaves take for its rows */
 /* ---- emit_each.c: pools and outputs */
 void ag_emit_each(Emit *e, const Ins *i);
+void ag_emit_output(Emit *e, const Ins *i);
 void ag_emit_each_comment(Emit *e); /* what the head of such a kernel says of it */
 /* ---- emit_select.c */
 void ag_emit_ranking(Emit *e);              /* the constants of a selection */

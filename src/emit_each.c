@@ -1,4 +1,5 @@
-/* emit_each.c: TI_POOL and TI_EACH -> CUDA.  Each thread has EACH_CHANNELS neighbouring channels of a row.
+/* emit_each.c: TI_POOL, TI_MERGE and TI_EACH -> CUDA.  Each thread has EACH_CHANNELS neighbouring channels of a row.  TI_OUTPUT is the same of a fragment, where a
+ * thread has two neighbouring channels of every 8.
  *
  * Names of the user's have prefixes that keep them apart from one another and from ours: args.u_gate is the pointer of a tensor, args.s0_gate the stride of its first
  * dim; u_cmp is what a thread has read of a tensor, u0_gate, u1_gate if it reads several elements. */
@@ -10,6 +11,9 @@ typedef struct Each {
     Emit *e;
     const Ins *i;
     const KernelTensor *out;
+    Ref b, h;                                          /* batch and head of all elements; 0 */
+    const char *first;                                 /* the thread's first channel */
+    bool fragment;                                     /* channels lie in a fragment */
     Ref row;                                           /* off subtracted from the position: the row */
     const char **text;                                 /* per Ref: the name of what is computed already */
     int *uses;                                         /* per Ref: how often it is read */
@@ -69,8 +73,8 @@ static bool is_inside(const Each *x, const Node *n, int i) {
     Ref sub = n->sub[i], extent = x->e->k->tensor[n->index].extent[i];
     const Node *s = &nodes(x)->n[sub], *d = &nodes(x)->n[extent];
     if (s->op == OP_CONST && d->op == OP_CONST) return s->value.u.i >= 0 && s->value.u.i < d->value.u.i;
-    if (sub == x->i->e[2]) return extent == x->out->extent[0];
-    if (sub == x->i->e[3]) return extent == x->out->extent[1];
+    if (sub == x->b) return extent == x->out->extent[0];
+    if (sub == x->h || (s->op == OP_AXIS && s->index == AX_H)) return extent == x->out->extent[1];
     if (sub == x->row) return extent == x->out->extent[2];
     return s->op == OP_AXIS && s->index == AX_D && extent == x->out->extent[3] && d->value.u.i % EACH_CHANNELS == 0;
 }
@@ -121,10 +125,13 @@ static bool is_piece(const Each *x, const Node *n) {
     return ok;
 }
 
-/* How many channels from d0 on a dim of the last subscript has. */
+/* How many channels from the thread's first on a dim of the last subscript has. */
 static const char *left(const Each *x, int tensor, int dim) {
-    return ag_fmt(x->e->k->arena, "%s - d0", factor(x, x->e->k->tensor[tensor].extent[dim])).s;
+    return ag_fmt(x->e->k->arena, "%s - %s", factor(x, x->e->k->tensor[tensor].extent[dim]), x->first).s;
 }
+
+/* Eights of channels. */
+static int eights(const Each *x) { return (x->out->cols + 7) / 8; }
 
 static void load_piece(Each *x, Ref r) {
     const Node *n = &nodes(x)->n[r];
@@ -134,9 +141,13 @@ static void load_piece(Each *x, Ref r) {
     const char *at = offset(x, n->index, n->sub, last), *name = name_load(x, n->index), *by = stride(x, n->index, last), *type = reader(t),
                *rest = left(x, n->index, last);
     if (in.n) rest = ag_fmt(x->e->k->arena, "%s ? %s : 0", in.s, rest).s;
-    ag_emit_line(x->e, "const Eight<%s> %s = load_8<%s>(%s%s + d0 * %s, %s, %s, args.vec & %d);", type, name, type, pointer(x, n->index), at, by, by,
-                 rest, 1 << n->index);
-    x->text[r] = ag_fmt(x->e->k->arena, "%s[e]", name).s;
+    const char *from =
+        ag_fmt(x->e->k->arena, "%s%s + %s * %s, %s, %s, args.vec & %d", pointer(x, n->index), at, x->first, by, by, rest, 1 << n->index).s;
+    if (x->fragment)
+        ag_emit_line(x->e, "const Pairs<%s, %d> %s = load_pairs<%s, %d>(%s);", type, eights(x), name, type, eights(x), from);
+    else
+        ag_emit_line(x->e, "const Eight<%s> %s = load_8<%s>(%s);", type, name, type, from);
+    x->text[r] = ag_fmt(x->e->k->arena, x->fragment ? "%s(ni, e)" : "%s[e]", name).s;
 }
 
 static void declare(Each *x, Ref r) {
@@ -199,23 +210,30 @@ static void channel_parts(Each *x, Ref root) {
     if (!x->text[root] && nodes(x)->n[root].op == OP_LOAD) load_one(x, root);
 }
 
+static const char *fragment_element(const Each *x) { return ag_fmt(x->e->k->arena, "%s[mi][ni][2 * r + e]", x->e->k->val[x->i->dst].name.s).s; }
+
 /* The loop over the channels; braces around more than one statement. */
 static void channels(Each *x, Ref root) {
     Emit *e = x->e;
     Buf parts = {0}, *out = e->out;
+    const char *loop = "UNROLL for (int e = 0; e < 8; e++)", *to = "y[e]";
+    if (x->fragment) {
+        loop = ag_fmt(e->k->arena, "UNROLL for (int ni = 0; ni < %d; ni++) UNROLL for (int e = 0; e < 2; e++)", eights(x)).s;
+        to = fragment_element(x);
+    }
     e->out = &parts;
     e->indent++;
-    if (reads(x, root, AX_D)) ag_emit_line(e, "const int d = d0 + e;");
+    if (reads(x, root, AX_D)) ag_emit_line(e, x->fragment ? "const int d = %s + ni * 8 + e;" : "const int d = %s + e;", x->first);
     channel_parts(x, root);
     e->indent--;
     e->out = out;
-    ag_emit_line(e, "float y[8];");
+    if (x->i->op == TI_EACH) ag_emit_line(e, "float y[8];");
     if (!parts.n)
-        ag_emit_line(e, "UNROLL for (int e = 0; e < 8; e++) y[e] = %s;", expr(x, root));
+        ag_emit_line(e, "%s %s = %s;", loop, to, expr(x, root));
     else {
-        ag_emit_line(e, "UNROLL for (int e = 0; e < 8; e++) {");
+        ag_emit_line(e, "%s {", loop);
         ag_putn(out, parts.s, parts.n);
-        ag_emit_line(e, "    y[e] = %s;", expr(x, root));
+        ag_emit_line(e, "    %s = %s;", to, expr(x, root));
         ag_emit_line(e, "}");
     }
     out->oom |= parts.oom;
@@ -230,17 +248,28 @@ static Ref find_row(const Kernel *k) {
     return 0;
 }
 
-static void each(Each *x) {
-    Ref root = x->i->e[0];
+/* What `root` reads; `own`: how what the kernel itself has computed is written. */
+static void prepare(Each *x, Ref root, const char *own) {
     size_t n = (size_t)nodes(x)->len;
     x->uses = NEWN(x->e->k->arena, int, n);
     x->by_channel = NEWN(x->e->k->arena, bool, n);
     x->row = find_row(x->e->k);
     if (x->row) x->text[x->row] = "row";
+    for (Ref r = 1; r <= root; r++)
+        if (nodes(x)->n[r].op == OP_BRANCH) x->text[r] = own;
     count(x, root);
+}
+
+/* What is read of a row. */
+static void row_reads(Each *x, Ref root) {
     if (reads(x, root, AX_Q)) ag_emit_line(x->e, "const int q = row + args.off;");
     row_parts(x, root);
-    channels(x, root);
+}
+
+static void each(Each *x) {
+    prepare(x, x->i->e[0], NULL);
+    row_reads(x, x->i->e[0]);
+    channels(x, x->i->e[0]);
 }
 
 /* ---- pools */
@@ -270,10 +299,14 @@ static void pool(Each *x) {
 static void merge(Each *x) {
     Emit *e = x->e;
     const Ins *i = x->i, *l = e->k->list;
-    const KernelTensor *t = &e->k->tensor[l->a], *part = &e->k->tensor[i->a], *lse = &e->k->tensor[i->b];
+    const KernelTensor *part = &e->k->tensor[i->a], *lse = &e->k->tensor[i->b];
     const char *n = expr(x, i->e[4]), *count = n;
     const Ref at[3] = {i->e[2], i->e[1], 0};
     const char *place = offset(x, l->a, at, 2), *b = factor(x, i->e[2]), *h = factor(x, i->e[3]);
+    if (i->e[5]) { /* what is read beside is on its way meanwhile */
+        prepare(x, i->e[5], "y[e]");
+        row_reads(x, i->e[5]);
+    }
     if (l->b >= 0) count = ag_fmt(e->k->arena, "min(%s, *(%s%s + row * %s))", n, pointer(x, l->b), offset(x, l->b, at, 2), stride(x, l->b, 2)).s;
     ag_emit_line(e, "const %s list = {%s%s + row * %s, %s, %s, ceil_div(args.Sk, %d)};", e->k->unique ? "UniqueList" : "BlockList", pointer(x, l->a),
                  place, stride(x, l->a, 2), stride(x, l->a, 3), count, l->n);
@@ -284,17 +317,17 @@ static void merge(Each *x) {
                  "args.%s_h + (i64)row * %s * args.%s_s + d0, args.%s_s, %s, args.vec & %d);",
                  result, reader(part), n, lse->name, b, lse->name, h, lse->name, n, part->name, b, part->name, h, part->name, n, part->name,
                  part->name, left(x, i->n, 3), 1 << i->a);
+    if (i->e[5]) channels(x, i->e[5]);
     if (i->bar < 0) return;
     const char *to = e->k->tensor[i->bar].name;
     ag_emit_line(e, "if (d0 == 0 && args.%s) args.%s[%s * args.%s_b + %s * args.%s_h + row * args.%s_s] = lse;", to, to, b, to, h, to, to);
-    (void)t;
 }
 
 /* ---- */
 
 void ag_emit_each(Emit *e, const Ins *i) {
     const Kernel *k = e->k;
-    Each x = {.e = e, .i = i, .out = &k->tensor[i->n]};
+    Each x = {.e = e, .i = i, .out = &k->tensor[i->n], .b = i->e[2], .h = i->e[3], .first = "d0"};
     x.text = NEWN(k->arena, const char *, (size_t)k->nodes.len);
     int cols = x.out->cols, threads = (cols + EACH_CHANNELS - 1) / EACH_CHANNELS, all = threads * k->queries;
     const char *spare = all < k->threads ? ag_fmt(k->arena, "(int)threadIdx.x < %d && ", all).s : "";
@@ -310,6 +343,26 @@ void ag_emit_each(Emit *e, const Ins *i) {
     const char *last = stride(&x, i->n, 3);
     ag_emit_line(e, "store_8<%s>(%s%s + row * %s + d0 * %s, %s, y, %s, args.vec & %d);", ag_dtype_name[x.out->type], pointer(&x, i->n),
                  offset(&x, i->n, &i->e[2], 2), stride(&x, i->n, 2), last, last, left(&x, i->n, 3), 1 << i->n);
+    e->indent--;
+    ag_emit_line(e, "}");
+}
+
+void ag_emit_output(Emit *e, const Ins *i) {
+    const Kernel *k = e->k;
+    Each x = {.e = e, .i = i, .out = &k->tensor[i->n], .b = i->e[2], .h = k->pack == 1 ? i->e[3] : 0, .first = e->lane_col, .fragment = true};
+    x.text = NEWN(k->arena, const char *, (size_t)k->nodes.len);
+    prepare(&x, i->e[0], fragment_element(&x));
+    const char *place = ag_fmt(k->arena, "%s + mi * 16 + r * 8", e->lane_row).s;
+    ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", ag_frag_mt(k, &k->val[i->dst]));
+    e->indent++;
+    ag_emit_line(e, k->pack > 1 ? "const int row = %s + quot(%s, %d);" : "const int row = %s + %s;", ag_emit_atom(e, i->e[1]), place, k->pack);
+    ag_emit_line(e, "if (row < %s) {", ag_emit_text(e, i->e[4]));
+    e->indent++;
+    if (reads(&x, i->e[0], AX_H)) ag_emit_line(e, "const int h = %s + rem(%s, %d);", ag_emit_atom(e, i->e[3]), place, k->pack);
+    row_reads(&x, i->e[0]);
+    channels(&x, i->e[0]);
+    e->indent--;
+    ag_emit_line(e, "}");
     e->indent--;
     ag_emit_line(e, "}");
 }

@@ -11,6 +11,7 @@
  * Values that vary with fewer axes than their use are computed once per block, or once per row (Node.axes, from hoist). */
 #include <assert.h>
 
+#include "program.h"
 #include "tiler.h"
 
 enum { LAZY_LOG2 = 8 };
@@ -425,6 +426,21 @@ static Ref clear_empty_rows(Tiler *t, Ref value, int v) {
     return rest;
 }
 
+/* What the program puts out, of the branch's result in fragment v and the results of the others. */
+static void build_program_output(Tiler *t, int v) {
+    Kernel *k = t->k;
+    Ref h = k->pack > 1 ? ag_node_leaf(&k->nodes, OP_AXIS, T_INT, AX_H, (Span){0}) : val(t, t->h);
+    Ref e = ag_output_expr(&(OutputPlace){.k = k, .spec = t->program, .b = val(t, t->b), .h = h, .g = val(t, t->g), .own = t->branch});
+    Ins *x = ag_tiler_add(t, t->post, TI_OUTPUT, v, "---- the output of this branch and the others");
+    x->n = TEN_O;
+    x->span = t->program->output->span;
+    x->e[0] = e;
+    x->e[1] = val(t, t->row0);
+    x->e[2] = val(t, t->b);
+    x->e[3] = val(t, t->h);
+    x->e[4] = t->limit;
+}
+
 static void build_outputs(Tiler *t) {
     /* after the loop a carry's only value is the kept one, and nothing computed inside a step is known */
     for (int i = 0; i < t->m->nodes.len; i++)
@@ -452,6 +468,7 @@ static void build_outputs(Tiler *t) {
         x->e[0] = e;
         x->span = t->m->nodes.n[o->value].span;
         set_positions(t, x);
+        if (wide && t->fused) build_program_output(t, v);
         x = ag_tiler_add(t, t->post, wide ? TI_STORE : TI_STORE_ROW, -1, NULL);
         x->a = v;
         x->n = o->tensor;
@@ -531,7 +548,8 @@ void ag_pass_tile(Fn *fn) {
                .listed = listed,
                .gather = gather,
                .program = fn->program,
-               .branch = fn->number};
+               .branch = fn->number,
+               .fused = fn->fused};
     t.held = NEWN(fn->d->arena, int, (size_t)m->nodes.len);
     for (int i = 0; i < m->nodes.len; i++) t.held[i] = -1;
     for (int i = 0; i < TEN_COUNT; i++) t.shared[i] = -1;

@@ -69,7 +69,8 @@ static void add_built(Compilation *c, Kernel *k) {
 /* The bound of a pooled key is a division a row, for which the tiles of three warpgroups at D 64 have no registers: those for few queries have two. */
 enum { FEW_QUERIES = 1 };
 
-static void attend(Compilation *c, const Request *r, int branch) {
+/* fused: what the kernel writes is the output. */
+static void attend(Compilation *c, const Request *r, int branch, bool fused) {
     const Spec *whole = c->fn.spec;
     Spec *spec = ag_branch_spec(c->diag.arena, whole, branch);
     const Branch *b = &whole->branch[branch];
@@ -81,6 +82,7 @@ static void attend(Compilation *c, const Request *r, int branch) {
              .program = whole,
              .number = branch,
              .gather = gather,
+             .fused = fused && !gather,
              .pool = b->keys.kind == FROM_DERIVE ? &whole->derive[b->keys.index] : NULL};
     fn.sched = gather ? ag_gather_schedule(&c->fn, b) : listed ? ag_listed_schedule(&c->fn, b) : ag_schedule_for(c, spec, fn.pool ? FEW_QUERIES : -1);
     for (int step = INVERT_COUNT; gather && !r->after && step <= INVERT_ENTRIES; step++) add_built(c, ag_build_invert(&c->fn, branch, step));
@@ -89,9 +91,10 @@ static void attend(Compilation *c, const Request *r, int branch) {
     fn.facts = FACT_LOWERED;
     if (!r->after || strcmp(r->after, "lower") != 0) ag_run_passes(&fn, r);
     if (fn.kernel) set_tensors(whole, branch, fn.kernel, gather);
+    if (fn.kernel && fn.fused) fn.kernel->tensor[TEN_O].program = TEN_O;
     if (!c->fn.math) c->fn.math = fn.math, c->fn.kernel = fn.kernel;
     add_part(c, fn);
-    if (gather && !r->after) add_built(c, ag_build_merge(&c->fn, branch));
+    if (gather && !r->after) add_built(c, ag_build_merge(&c->fn, branch, fused));
 }
 
 /* What the kernels of this version cannot do yet. */
@@ -123,13 +126,16 @@ void ag_compile_program(Compilation *c, const Request *r) {
     Spec *s = close_group(c);
     refuse(&c->diag, s);
     bool all = !r->after; /* the kernels below have no IR before their last form */
+    int last = -1;        /* branch over listed blocks, whose kernels come last */
+    for (int i = 0; i < s->nbranch; i++) last = s->branch[i].blocks.kind != FROM_NONE ? i : last;
+    bool fused = last >= 0 && ag_output_fits(s, last);
     for (int i = 0; all && i < s->nderive; i++)
         if (s->derive[i].kind == DERIVE_POOL) add_built(c, ag_build_pool(&c->fn, i));
     for (int i = 0; i < s->nbranch; i++)
-        if (s->branch[i].blocks.kind == FROM_NONE) attend(c, r, i);
+        if (s->branch[i].blocks.kind == FROM_NONE) attend(c, r, i, false);
     for (int i = 0; all && i < s->nderive; i++)
         if (s->derive[i].kind == DERIVE_SELECT) add_built(c, ag_build_select(&c->fn, i));
     for (int i = 0; i < s->nbranch; i++)
-        if (s->branch[i].blocks.kind != FROM_NONE) attend(c, r, i);
-    if (all && (s->nbranch > 1 || s->output)) add_built(c, ag_build_combine(&c->fn));
+        if (s->branch[i].blocks.kind != FROM_NONE) attend(c, r, i, fused && i == last);
+    if (all && !fused && (s->nbranch > 1 || s->output)) add_built(c, ag_build_combine(&c->fn));
 }

@@ -5,11 +5,11 @@
  *   select    the block lists of a select, from importance never stored     -> buffer
  *   attend    a branch over listed blocks
  *   invert    block lists turned around: the queries of each block, in three kernels    -> buffers
- *   combine   the output expression at each element
+ *   combine   the output expression at each element, unless the last kernel before it is that of a branch over listed blocks: its epilogue then
  *
  * Tensors of a program, by number: q k v o lse, the spec's inputs, derived tensors, results of branches, their LSEs; of the inverted lists of each branch: sums of
  * chunks, where blocks begin, entries (see Inversion in tile_ir.h).  The first branch's result lies in o until
- * combine replaces it. */
+ * the output replaces it. */
 #ifndef AG_PROGRAM_H
 #define AG_PROGRAM_H
 
@@ -35,8 +35,9 @@ Schedule *ag_listed_schedule(const Fn *fn, const Branch *b); /* tile_list.c: que
 Schedule *ag_gather_schedule(const Fn *fn, const Branch *b); /* tile_gather.c: block by block, if ag_can_gather */
 
 /* ---- kernels in their last form, placed.  fn: d, spec (the whole one, with spec->group known), sched (closed) and target are read. */
-Kernel *ag_build_pool(const Fn *fn, int derive);  /* tile_each.c */
-Kernel *ag_build_merge(const Fn *fn, int branch); /* the results of a branch's entries, put together */
+Kernel *ag_build_pool(const Fn *fn, int derive); /* tile_each.c */
+/* The results of a branch's entries, put together; with `output` what that is of them and the other branches. */
+Kernel *ag_build_merge(const Fn *fn, int branch, bool output);
 Kernel *ag_build_combine(const Fn *fn);
 Kernel *ag_build_select(const Fn *fn, int derive); /* tile_select.c */
 /* tile_invert.c: the lists of a branch, one for each query, inverted: three kernels in this order. */
@@ -47,6 +48,18 @@ Kernel *ag_build_invert(const Fn *fn, int branch, int step);
 static inline int ag_list_slots(const Spec *s, const Branch *b) {
     return b->blocks.kind == FROM_DERIVE ? s->derive[b->blocks.index].count.n : s->input[b->blocks.index].dim[3].n.n;
 }
+
+/* ---- tile_output.c: `output` in a kernel */
+typedef struct OutputPlace {
+    Kernel *k;        /* whose tensor TEN_O has the shape of every branch's result */
+    const Spec *spec; /* the whole one */
+    Ref b, h, g;      /* batch, query head, KV head of an element */
+    int own;          /* the branch that the kernel itself computes: BRANCH; -1: all are read */
+} OutputPlace;
+Ref ag_output_expr(const OutputPlace *at);                            /* adds the tensors that it reads to the kernel */
+int ag_output_input(Kernel *k, const Spec *spec, int index, Span at); /* kernel tensor of an input; -1 after an error */
+Ref ag_output_extent(Kernel *k, const Spec *spec, Size s);            /* as int node; head dims are constants */
+bool ag_output_fits(const Spec *s, int branch);                       /* does it read the branch, and has the kernel of that room for its tensors? */
 
 /* ---- simulate_program.c */
 typedef struct ProgramBuffers {

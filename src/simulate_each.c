@@ -1,4 +1,4 @@
-/* simulate_each.c: what TI_POOL and TI_EACH compute, element by element, and whether every element of an output is written once. */
+/* simulate_each.c: what TI_POOL, TI_MERGE, TI_EACH and TI_OUTPUT compute, element by element, and whether every element of an output is written once. */
 #include "simulate.h"
 
 #include <math.h>
@@ -8,6 +8,7 @@ typedef struct Each {
     int64_t extent[KERNEL_TENSORS][INPUT_MAX_DIMS];
     Scalar *value; /* per Ref: at the element at hand */
     bool *wanted;  /* per Ref: the expression reads it */
+    Scalar own;    /* BRANCH at the element at hand */
 } Each;
 
 static int64_t elements(const Each *x, const KernelTensor *t, int tensor) {
@@ -24,7 +25,7 @@ void ag_sim_each_init(Sim *s) {
         const KernelTensor *t = &s->k->tensor[i];
         if (!t->used) continue;
         for (int dim = 0; dim < t->rank; dim++) x->extent[i][dim] = ag_sim_int(s, t->extent[dim]);
-        if (t->output && t->rank == 4) s->cover.stored[i] = ag_alloc_n(s->arena, (size_t)elements(x, t, i), 1);
+        if (t->output && t->rank == 4 && s->k->kind == KERNEL_EACH) s->cover.stored[i] = ag_alloc_n(s->arena, (size_t)elements(x, t, i), 1);
     }
 }
 
@@ -102,8 +103,19 @@ static Scalar element(Sim *s, const Node *n) {
     }
 }
 
+static void want(Sim *s, Ref root) {
+    Each *x = s->each;
+    memset(x->wanted, 0, sizeof(bool) * (size_t)s->k->nodes.len);
+    x->wanted[root] = true;
+    for (Ref j = root; j > 0; j--) {
+        const Node *n = &s->k->nodes.n[j];
+        for (int a = 0; x->wanted[j] && a < ag_op[n->op].arity; a++) x->wanted[n->arg[a]] = true;
+        for (int a = 0; x->wanted[j] && a < n->nsub; a++) x->wanted[n->sub[a]] = true;
+    }
+}
+
 /* What varies with the channel, or all the rest. */
-static void evaluate(Sim *s, Ref root, bool channel, int64_t q, int64_t d) {
+static void evaluate(Sim *s, Ref root, bool channel, int64_t q, int64_t h, int64_t d) {
     Each *x = s->each;
     for (Ref r = 1; r <= root; r++) {
         const Node *n = &s->k->nodes.n[r];
@@ -114,8 +126,10 @@ static void evaluate(Sim *s, Ref root, bool channel, int64_t q, int64_t d) {
             ag_eval(n->op, arg, &x->value[r]);
         else if (n->op == OP_LOAD)
             x->value[r] = element(s, n);
-        else if (n->op == OP_AXIS && (n->index == AX_Q || n->index == AX_D))
-            x->value[r] = (Scalar){T_INT, {.i = (int32_t)(n->index == AX_Q ? q : d)}};
+        else if (n->op == OP_BRANCH)
+            x->value[r] = x->own;
+        else if (n->op == OP_AXIS && (n->index == AX_Q || n->index == AX_H || n->index == AX_D))
+            x->value[r] = (Scalar){T_INT, {.i = (int32_t)(n->index == AX_Q ? q : n->index == AX_H ? h : d)}};
         else
             x->value[r] = ag_sim_scalar(s, r);
     }
@@ -125,17 +139,11 @@ static void each(Sim *s, const Ins *i) {
     Each *x = s->each;
     Ref root = i->e[0];
     Rows r = rows_of(s, i, i->e[1]);
-    memset(x->wanted, 0, sizeof(bool) * (size_t)s->k->nodes.len);
-    x->wanted[root] = true;
-    for (Ref j = root; j > 0; j--) {
-        const Node *n = &s->k->nodes.n[j];
-        for (int a = 0; x->wanted[j] && a < ag_op[n->op].arity; a++) x->wanted[n->arg[a]] = true;
-        for (int a = 0; x->wanted[j] && a < n->nsub; a++) x->wanted[n->sub[a]] = true;
-    }
+    want(s, root);
     for (int64_t row = r.row0; row < r.end; row++) {
-        evaluate(s, root, false, row + s->call->size[SZ_OFF], 0);
+        evaluate(s, root, false, row + s->call->size[SZ_OFF], r.h, 0);
         for (int64_t d = 0; d < r.cols; d++) {
-            evaluate(s, root, true, row + s->call->size[SZ_OFF], d);
+            evaluate(s, root, true, row + s->call->size[SZ_OFF], r.h, d);
             write(s, i, (int64_t[]){r.b, r.h, row, d}, (float)x->value[root].u.f);
         }
     }
@@ -167,20 +175,68 @@ static Slots slots_of(Sim *s, const Ins *i, int64_t b, int64_t h, int64_t row) {
 
 static void merge(Sim *s, const Ins *i) {
     Rows r = rows_of(s, i, i->e[0]);
+    Ref root = i->e[5];
+    if (root) want(s, root);
     for (int64_t row = r.row0; row < r.end; row++) {
         Slots x = slots_of(s, i, r.b, r.h, row);
+        if (root) evaluate(s, root, false, row + s->call->size[SZ_OFF], r.h, 0);
         for (int64_t d = 0; d < r.cols; d++) {
             float sum = 0;
             for (int64_t e = 0; e < x.n; e++)
                 if (x.weight[e] > 0) sum += (float)x.weight[e] * (float)ag_host_get(given(s, i->a), r.b, r.h, x.first + e, d);
-            write(s, i, (int64_t[]){r.b, r.h, row, d}, sum);
+            s->each->own = (Scalar){T_FLOAT, {.f = sum}};
+            if (root) evaluate(s, root, true, row + s->call->size[SZ_OFF], r.h, d);
+            write(s, i, (int64_t[]){r.b, r.h, row, d}, root ? (float)s->each->value[root].u.f : sum);
         }
         if (i->bar >= 0 && ag_sim_tensor(s, i->bar)->data) ag_host_set(ag_sim_tensor(s, i->bar), r.b, r.h, row, 0, x.lse);
     }
 }
 
+/* ---- outputs in a fragment */
+
+static void check_rows(Sim *s, const Ins *i, const Cell *d, int64_t b, int64_t h, int64_t row0, int64_t limit) {
+    const int64_t *n = s->each->extent[i->n];
+    const char *name = s->k->tensor[i->n].name;
+    if (b < 0 || b >= n[0]) ag_sim_fail(s, "batch %lld of %s, which has %lld", (long long)b, name, (long long)n[0]);
+    if (h < 0 || h + s->k->pack > n[1])
+        ag_sim_fail(s, "heads %lld..%lld of %s, which has %lld", (long long)h, (long long)h + s->k->pack - 1, name, (long long)n[1]);
+    int64_t rows = (d->v->rows + s->k->pack - 1) / s->k->pack, end = limit < row0 + rows ? limit : row0 + rows;
+    if (row0 < 0 || limit > n[2])
+        ag_sim_fail(s, "rows %lld..%lld of %s, which has %lld", (long long)row0, (long long)limit - 1, name, (long long)n[2]);
+    if (end > row0 + s->k->queries)
+        ag_sim_fail(s, "rows %lld..%lld of %s, of which the tile has %d", (long long)row0, (long long)end - 1, name, s->k->queries);
+    if (d->from.has_q && (d->from.b != b || d->from.h != h || d->from.q0 != row0))
+        ag_sim_fail(s, "%s holds query rows from %lld on of head %lld of batch %lld, not from %lld on of head %lld of batch %lld",
+                    ag_sim_name(s, i->dst), (long long)d->from.q0, (long long)d->from.h, (long long)d->from.b, (long long)row0, (long long)h,
+                    (long long)b);
+}
+
+static void output(Sim *s, const Ins *i) {
+    if (!s->each) ag_sim_each_init(s);
+    Each *x = s->each;
+    Cell *d = &s->cell[i->dst];
+    Ref root = i->e[0];
+    int64_t row0 = ag_sim_int(s, i->e[1]), b = ag_sim_int(s, i->e[2]), h = ag_sim_int(s, i->e[3]), limit = ag_sim_int(s, i->e[4]);
+    if (!d->written) ag_sim_fail(s, "reads %s before it is written", ag_sim_name(s, i->dst));
+    check_rows(s, i, d, b, h, row0, limit);
+    want(s, root);
+    for (int r = 0; r < d->v->rows; r++) {
+        int64_t q = row0 + r / s->k->pack + s->call->size[SZ_OFF], head = h + r % s->k->pack;
+        bool used = row0 + r / s->k->pack < limit;
+        if (used) evaluate(s, root, false, q, head, 0);
+        for (int c = 0; c < d->v->cols; c++) {
+            float *element = &d->x[r * d->v->cols + c];
+            x->own = (Scalar){T_FLOAT, {.f = *element}};
+            if (used && c < x->extent[i->n][3]) evaluate(s, root, true, q, head, c);
+            *element = used && c < x->extent[i->n][3] ? (float)x->value[root].u.f : NAN;
+        }
+    }
+}
+
 void ag_sim_each(Sim *s, const Ins *i) {
-    if (i->op == TI_POOL)
+    if (i->op == TI_OUTPUT)
+        output(s, i);
+    else if (i->op == TI_POOL)
         pool(s, i);
     else if (i->op == TI_MERGE)
         merge(s, i);

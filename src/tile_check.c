@@ -22,6 +22,9 @@ static bool is_in(const Check *c, int v, Space s) { return val(c, v) && val(c, v
 /* What an expression may read. */
 typedef enum Reach { UNIFORM, PER_ROW, PER_ELEMENT } Reach;
 
+/* Is its expression about elements of a tensor, by row and channel? */
+static bool is_by_channel(TileOp op) { return op == TI_EACH || op == TI_MERGE || op == TI_OUTPUT; }
+
 /* An element of a tensor. */
 static void check_element(const Check *c, const Node *n) {
     const KernelTensor *t = n->index >= 0 && n->index < c->k->ntensor ? &c->k->tensor[n->index] : NULL;
@@ -34,14 +37,16 @@ static void check_element(const Check *c, const Node *n) {
 static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int cols, int dst) {
     if (n->op == OP_AXIS) {
         bool of_row = n->index == AX_Q || (n->index == AX_H && c->k->pack > 1);
-        bool each = c->ins->op == TI_EACH && n->index == AX_D && reach == PER_ROW;
+        bool each = is_by_channel(c->ins->op) && n->index == AX_D && reach == PER_ROW;
         require(c, of_row ? reach >= PER_ROW : each || (n->index == AX_K && reach == PER_ELEMENT), "an axis is read where it has no value");
         return;
     }
-    if (n->op == OP_LOAD && c->ins->op == TI_EACH && reach == PER_ROW) {
+    if (n->op == OP_LOAD && is_by_channel(c->ins->op) && reach == PER_ROW) {
         check_element(c, n);
         return;
     }
+    bool own = (c->ins->op == TI_MERGE || c->ins->op == TI_OUTPUT) && reach == PER_ROW;
+    require(c, n->op != OP_BRANCH || own, "the branch of a kernel is read where it has no value");
     require(c, (n->op != OP_FIRST && n->op != OP_QUERY) || c->k->entries, "inverted lists are read that the kernel does not have");
     require(c, n->op != OP_LISTED || c->list, "a block list is read before it is opened");
     require(c, n->op != OP_LOAD && n->op != OP_CARRY && n->op != OP_AXISMIN && n->op != OP_AXISMAX && n->op != OP_RSUM && n->op != OP_RMAX,
@@ -267,6 +272,10 @@ static void check_merge(const Check *c, const Ins *i) {
     require(c, b && b->used && b->rank == 3 && b->type == DT_F32 && a && b->extent[2] == a->extent[2], "there is not one LSE for each part");
     require(c, is_positive(c, i->e[4]) && c->k->list, "there are no lists whose slots they are");
     require(c, i->bar < 0 || (i->bar < c->k->ntensor && c->k->tensor[i->bar].type == DT_F32), "the LSE goes to no f32 tensor");
+    if (!i->e[5]) return;
+    require(c, c->k->nodes.n[i->e[5]].type == T_FLOAT, "the expression is no float");
+    check_expr(c, i->e[5], PER_ROW, 0, 0, -1);
+    require(c, ag_expr_uses(c->k, i->e[5], OP_BRANCH, 0), "the expression does not read what is merged");
 }
 
 static void check_each(const Check *c, const Ins *i) {
@@ -274,6 +283,20 @@ static void check_each(const Check *c, const Ins *i) {
     require(c, i->e[0] && c->k->nodes.n[i->e[0]].type == T_FLOAT, "the expression is no float");
     check_expr(c, i->e[0], PER_ROW, 0, 0, -1);
     check_written(c, i);
+}
+
+static void check_output(const Check *c, const Ins *i) {
+    for (int e = 1; e < 5; e++) check_uniform(c, i->e[e], T_INT);
+    const Val *d = val(c, i->dst);
+    const KernelTensor *t = i->n >= 0 && i->n < TEN_COUNT ? &c->k->tensor[i->n] : NULL;
+    bool ok = t && t->output && t->used && t->rank == 4;
+    require(c, ok, "its rows are those of no output tensor");
+    require(c, d && d->space == SPACE_FRAG && d->layout == LAYOUT_ACC && d->type == DT_F32 && c->written[i->dst], "the accumulator was not written");
+    require(c, !ok || !d || d->cols >= t->cols, "the fragment is narrower than the tensor");
+    require(c, c->k->nrole == 1 && c->k->kind == KERNEL_ATTEND, "it takes a kernel of one role whose rows are queries");
+    require(c, i->e[0] && c->k->nodes.n[i->e[0]].type == T_FLOAT, "the expression is no float");
+    check_expr(c, i->e[0], PER_ROW, 0, 0, -1);
+    require(c, ag_expr_uses(c->k, i->e[0], OP_BRANCH, 0), "the expression does not read the fragment");
 }
 
 /* ---- selections */
@@ -461,6 +484,7 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_POOL: check_pool(c, i); break;
     case TI_EACH: check_each(c, i); break;
     case TI_MERGE: check_merge(c, i); break;
+    case TI_OUTPUT: check_output(c, i); break;
     case TI_STORE:
     case TI_STORE_ROW: check_store(c, i); break;
     case TI_LOAD_ROW:

@@ -156,6 +156,14 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, "[", i->e + 2, 2, ", ");
         put_exprs(d, "rows ", i->e, 1, " ..]");
         ag_put(d->out, " of %s and %s, slots of %s", k->tensor[i->a].name, k->tensor[i->b].name, k->tensor[k->list->a].name);
+        if (i->e[5]) put_exprs(d, ", as branch in ", i->e + 5, 1, "");
+        break;
+    case TI_OUTPUT:
+        ag_put(d->out, " %s as %s", name(d, i->dst), k->tensor[i->n].name);
+        put_exprs(d, "[", i->e + 2, 2, ", ");
+        put_exprs(d, "rows ", i->e + 1, 1, " ..]");
+        put_exprs(d, " below ", i->e + 4, 1, " = ");
+        put_exprs(d, "", i->e, 1, "");
         break;
     case TI_EACH:
         ag_put(d->out, " %s", k->tensor[i->n].name);
@@ -299,6 +307,12 @@ static void dump_invert(Buf *out, const Kernel *k) {
     ag_put(out, "invert  lists of %d, chunks of %d, windows of %d blocks, %d columns at a time\n", v->slots, v->chunk, v->window, v->columns);
 }
 
+static bool reads_elements(const Kernel *k) {
+    for (Ref r = 1; r < k->nodes.len; r++)
+        if (k->nodes.n[r].op == OP_LOAD) return true;
+    return false;
+}
+
 void ag_tile_dump(Buf *out, const Kernel *k) {
     Dump d = {.k = k, .out = out};
     ag_put(out, "kernel %s  %s  threads %d  blocks per SM %d  numerics %s\n", k->name.s, k->target->name, k->threads, k->per_sm, k->numerics.s);
@@ -310,7 +324,7 @@ void ag_tile_dump(Buf *out, const Kernel *k) {
     if (k->guard) put_exprs(&d, "guard   ", &k->guard, 1, "\n");
     dump_values(&d);
     if (k->kind == KERNEL_INVERT) dump_invert(out, k);
-    if (k->kind == KERNEL_EACH || k->kind == KERNEL_INVERT) dump_tensors(&d);
+    if (k->kind == KERNEL_EACH || k->kind == KERNEL_INVERT || reads_elements(k)) dump_tensors(&d);
     for (int i = 0; i < k->nbarrier; i++) dump_barrier(out, &k->barrier[i]);
     for (int r = 0; r < k->nrole; r++) dump_role(&d, &k->role[r]);
 }

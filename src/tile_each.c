@@ -9,16 +9,12 @@ enum { WARPS = 8, THREADS = 32 * WARPS, SYMBOL = 63, SUFFIX = 8 };
 typedef struct Builder {
     Kernel *k;
     const Spec *spec;
-    int b, h, g, row0;          /* scalars of the block */
-    int input[SPEC_MAX_INPUTS]; /* kernel tensors, -1: not there yet */
-    int branch[SPEC_MAX_BRANCHES];
-    Ref let[SPEC_MAX_LETS]; /* 0: not lowered yet */
+    int b, h, g, row0; /* scalars of the block */
 } Builder;
 
 static Ref op(Builder *x, Op o, Ref a, Ref b) { return ag_fold_node(&x->k->nodes, (Node){.op = o, .arg = {a, b}}); }
 static Ref num(Builder *x, int64_t n) { return ag_node_int(&x->k->nodes, n); }
 static Ref size(Builder *x, Size s) { return ag_node_leaf(&x->k->nodes, OP_SIZE, T_INT, (int)s, (Span){0}); }
-static Ref axis(Builder *x, Axis a) { return ag_node_leaf(&x->k->nodes, OP_AXIS, T_INT, (int)a, (Span){0}); }
 static Ref val(Builder *x, int v) { return ag_kval(x->k, v); }
 
 static int let(Builder *x, const char *name, Ref e, const char *note) {
@@ -43,11 +39,6 @@ static const struct {
     [TEN_LSE] = {"lse", 3, {SZ_B, SZ_HQ, SZ_SQ}},
 };
 
-static Ref extent_of(Builder *x, Size s) {
-    if (s == SZ_D) return num(x, x->spec->D);
-    return s == SZ_DV ? num(x, x->spec->Dv) : size(x, s);
-}
-
 static void describe(Builder *x) {
     for (int i = 0; i < TEN_COUNT; i++) {
         KernelTensor *t = &x->k->tensor[i];
@@ -59,53 +50,16 @@ static void describe(Builder *x) {
                             .output = i == TEN_O,
                             .program = i};
         if (t->rank == 4) t->cols = first[i].size[3] == SZ_DV ? x->spec->Dv : x->spec->D;
-        for (int dim = 0; dim < t->rank; dim++) t->extent[dim] = extent_of(x, first[i].size[dim]);
+        for (int dim = 0; dim < t->rank; dim++) t->extent[dim] = ag_output_extent(x->k, x->spec, first[i].size[dim]);
     }
     x->k->ntensor = TEN_COUNT;
-}
-
-static Ref input_extent(Builder *x, const Input *in, const Dim *d) {
-    static const Size of_axis[AX_COUNT] = {[AX_B] = SZ_B, [AX_H] = SZ_HQ, [AX_G] = SZ_HKV, [AX_Q] = SZ_SQ, [AX_K] = SZ_SK};
-    if (d->kind == DIM_CONST) return num(x, d->n.n);
-    if (d->axis == AX_D) return extent_of(x, in->values ? SZ_DV : SZ_D);
-    return size(x, of_axis[d->axis]);
-}
-
-/* Kernel tensor of an input; -1 after an error. */
-static int input(Builder *x, int index, Span at) {
-    const Input *in = &x->spec->input[index];
-    KernelTensor t = {.name = ag_str_copy(x->k->arena, in->name).s,
-                      .type = in->type,
-                      .rank = in->rank,
-                      .used = true,
-                      .named = true,
-                      .program = ag_program_input(index)};
-    if (in->rank > LEN(t.extent)) {
-        ag_unsupported(x->k->d, at, "'%s' has %d dims; kernels of this version of attngen read tensors of at most %d", t.name, in->rank,
-                       LEN(t.extent));
-        return -1;
-    }
-    if (x->input[index] >= 0) return x->input[index];
-    for (int i = 0; i < in->rank; i++) t.extent[i] = input_extent(x, in, &in->dim[i]);
-    return x->input[index] = ag_kernel_tensor(x->k, t);
-}
-
-static int branch(Builder *x, int index) {
-    const KernelTensor *o = &x->k->tensor[TEN_O];
-    if (x->branch[index] >= 0) return x->branch[index];
-    KernelTensor t = *o;
-    t.name = ag_str_copy(x->k->arena, x->spec->branch[index].name).s;
-    t.output = false;
-    t.used = t.named = true;
-    t.program = ag_program_result(x->spec, index);
-    return x->branch[index] = ag_kernel_tensor(x->k, t);
 }
 
 /* ---- kernels */
 
 static Builder begin(const Fn *fn, const char *suffix) {
     Str name = fn->spec->name;
-    Builder x = {.spec = fn->spec};
+    Builder x = {.spec = fn->spec, .g = -1};
     if (name.n > SYMBOL - SUFFIX) name.n = SYMBOL - SUFFIX;
     x.k = ag_kernel_new(fn->d, fn->spec, fn->sched, fn->target, ag_fmt(fn->d->arena, "%.*s_%s", STRF(name), suffix));
     x.k->kind = KERNEL_EACH;
@@ -114,8 +68,6 @@ static Builder begin(const Fn *fn, const char *suffix) {
     x.k->threads = THREADS;
     x.k->per_sm = 4;
     x.k->numerics = STR("f32acc");
-    for (int i = 0; i < SPEC_MAX_INPUTS; i++) x.input[i] = -1;
-    for (int i = 0; i < SPEC_MAX_BRANCHES; i++) x.branch[i] = -1;
     describe(&x);
     return x;
 }
@@ -175,8 +127,8 @@ Kernel *ag_build_pool(const Fn *fn, int derive) {
     const Derive *p = &fn->spec->derive[derive];
     Builder x = begin(fn, ag_fmt(fn->d->arena, "pool%d", derive).s);
     int cols = ag_source_cols(fn->spec, (SpecRef){FROM_DERIVE, derive});
-    int source = p->source.kind == FROM_K ? TEN_K : p->source.kind == FROM_V ? TEN_V : input(&x, p->source.index, p->span);
-    int weights = p->weights >= 0 ? input(&x, p->weights, p->span) : -1;
+    int source = p->source.kind == FROM_K ? TEN_K : p->source.kind == FROM_V ? TEN_V : ag_output_input(x.k, fn->spec, p->source.index, p->span);
+    int weights = p->weights >= 0 ? ag_output_input(x.k, fn->spec, p->weights, p->span) : -1;
     x.k->tensor[source].used = true;
     KernelTensor t = {.name = ag_str_copy(fn->d->arena, p->name).s,
                       .type = fn->spec->dtype,
@@ -209,7 +161,14 @@ static int rows_of_entries(Builder *x, const char *name, bool lse, Ref entries, 
     return ag_kernel_tensor(x->k, t);
 }
 
-Kernel *ag_build_merge(const Fn *fn, int branch) {
+/* `output` at the elements of the block. */
+static Ref output_of(Builder *x, int own) {
+    Ref group = op(x, OP_FLOORDIV, size(x, SZ_HQ), size(x, SZ_HKV));
+    if (x->g < 0) x->g = let(x, "g", op(x, OP_FLOORDIV, val(x, x->h), group), "kv head");
+    return ag_output_expr(&(OutputPlace){.k = x->k, .spec = x->spec, .b = val(x, x->b), .h = val(x, x->h), .g = val(x, x->g), .own = own});
+}
+
+Kernel *ag_build_merge(const Fn *fn, int branch, bool output) {
     const Spec *s = fn->spec;
     const Branch *b = &s->branch[branch];
     Builder x = begin(fn, ag_fmt(fn->d->arena, "merge%d", branch).s);
@@ -218,7 +177,7 @@ Kernel *ag_build_merge(const Fn *fn, int branch) {
     Ref entries = op(&x, OP_MUL, size(&x, SZ_SQ), num(&x, n));
     KernelTensor *o = &x.k->tensor[TEN_O];
     o->used = true;
-    o->program = ag_program_result(s, branch);
+    o->program = output ? TEN_O : ag_program_result(s, branch);
     x.k->tensor[TEN_LSE].used = alone;
     x.k->tensor[TEN_LSE].output = true;
     int part = rows_of_entries(&x, "part", false, entries, ag_program_part(s, branch)),
@@ -232,14 +191,16 @@ Kernel *ag_build_merge(const Fn *fn, int branch) {
                          .program = derived ? ag_program_derive(s, b->blocks.index) : ag_program_input(b->blocks.index)};
     Ins *lists = ag_ins(x.k, TI_LIST, -1); /* not run: what the slots are of */
     lists->a = ag_kernel_tensor(x.k, list);
-    lists->b = b->counts >= 0 ? input(&x, b->counts, b->span) : -1;
+    lists->b = b->counts >= 0 ? ag_output_input(x.k, s, b->counts, b->span) : -1;
     lists->n = b->block.n;
     x.k->list = lists;
     x.k->unique = derived;
     divide(&x, TEN_O, s->Dv, "h");
     Ref group = op(&x, OP_FLOORDIV, size(&x, SZ_HQ), size(&x, SZ_HKV));
     if (!b->per_head) x.g = let(&x, "g", op(&x, OP_FLOORDIV, val(&x, x.h), group), "kv head");
+    Ref value = output ? output_of(&x, branch) : 0;
     Ins *i = add(&x, TI_MERGE, TEN_O, b->span);
+    i->e[5] = value;
     i->a = part;
     i->b = lse;
     i->bar = alone ? TEN_LSE : -1;
@@ -247,75 +208,18 @@ Kernel *ag_build_merge(const Fn *fn, int branch) {
     i->e[1] = val(&x, b->per_head ? x.h : x.g);
     i->e[4] = num(&x, n);
     x.k->per_sm = 2;
+    if (output && blocks_per_sm(x.k) < 2) x.k->per_sm = blocks_per_sm(x.k);
     return finish(&x);
 }
 
-/* ---- outputs: the syntax tree as kernel nodes */
-
-static Ref row(Builder *x) { return op(x, OP_SUB, axis(x, AX_Q), size(x, SZ_OFF)); }
-
-static Ref lower(Builder *x, const Ast *e);
-
-/* An element of an input.  The axis q alone, for a dim of queries, counts rows from 0. */
-static Ref lower_load(Builder *x, const Ast *e) {
-    const Input *in = &x->spec->input[e->index];
-    Node n = {.op = OP_LOAD, .type = e->type, .index = input(x, e->index, e->span), .nsub = e->nsub, .span = e->span};
-    if (n.index < 0) return ag_fold_node(&x->k->nodes, (Node){.op = OP_CONST, .value = {.type = e->type}});
-    for (int i = 0; i < e->nsub; i++) {
-        const Dim *d = &in->dim[i];
-        bool queries = d->kind == DIM_AXIS && d->axis == AX_Q, single = d->kind == DIM_CONST && d->n.n == 1;
-        bool position = e->sub[i]->op == OP_AXIS && e->sub[i]->index == AX_Q;
-        n.sub[i] = single ? num(x, 0) : queries && position ? row(x) : lower(x, e->sub[i]);
-    }
-    return ag_node_intern(&x->k->nodes, n);
-}
-
-static Ref lower_branch(Builder *x, int index, Span at) {
-    Node n = {.op = OP_LOAD, .type = T_FLOAT, .index = branch(x, index), .nsub = 4, .span = at};
-    n.sub[0] = val(x, x->b), n.sub[1] = val(x, x->h), n.sub[2] = row(x), n.sub[3] = axis(x, AX_D);
-    return ag_node_intern(&x->k->nodes, n);
-}
-
-static Ref lower_axis(Builder *x, Axis a) {
-    switch (a) {
-    case AX_B: return val(x, x->b);
-    case AX_H: return val(x, x->h);
-    case AX_G: return val(x, x->g);
-    default: return axis(x, a);
-    }
-}
-
-static Ref lower_leaf(Builder *x, const Ast *e) {
-    const Param *p = &x->spec->param[e->op == OP_PARAM ? e->index : 0];
-    switch (e->op) {
-    case OP_CONST: return ag_node_intern(&x->k->nodes, (Node){.op = OP_CONST, .value = e->value, .span = e->span});
-    case OP_PARAM:
-        if (p->bound) return ag_node_intern(&x->k->nodes, (Node){.op = OP_CONST, .value = p->value, .span = e->span});
-        return ag_node_leaf(&x->k->nodes, OP_PARAM, p->type, e->index, e->span);
-    case OP_AXIS: return lower_axis(x, (Axis)e->index);
-    case OP_SIZE: return extent_of(x, (Size)e->index);
-    case OP_LOAD: return lower_load(x, e);
-    case OP_BRANCH: return lower_branch(x, e->index, e->span);
-    default: break; /* a let */
-    }
-    if (!x->let[e->index]) x->let[e->index] = lower(x, x->spec->let[e->index].value);
-    return x->let[e->index];
-}
-
-static Ref lower(Builder *x, const Ast *e) {
-    if (ag_op_has(e->op, 'L')) return lower_leaf(x, e);
-    Node n = {.op = e->op, .span = e->span};
-    for (int i = 0; i < ag_op[e->op].arity; i++) n.arg[i] = lower(x, e->arg[i]);
-    return ag_fold_node(&x->k->nodes, n);
-}
+/* ---- outputs */
 
 Kernel *ag_build_combine(const Fn *fn) {
     Builder x = begin(fn, "combine");
     const Ast *output = fn->spec->output;
     x.k->tensor[TEN_O].used = true;
     divide(&x, TEN_O, fn->spec->Dv, "h");
-    x.g = let(&x, "g", op(&x, OP_FLOORDIV, val(&x, x.h), op(&x, OP_FLOORDIV, size(&x, SZ_HQ), size(&x, SZ_HKV))), "kv head");
-    Ref value = output ? lower(&x, output) : lower_branch(&x, 0, (Span){0});
+    Ref value = output_of(&x, -1);
     Ins *i = add(&x, TI_EACH, TEN_O, output ? output->span : (Span){0});
     i->e[0] = value;
     i->e[1] = val(&x, x.row0);

@@ -85,7 +85,12 @@ typedef enum TileOp {
                     (constants) of tensor a, of those that it has, summed in fp32 and rounded to the type of n; weighted by the elements of tensor b (-1: all alike) */
     TI_MERGE, /* tensor n [batch e[2], head e[3]] rows e[0].. (Kernel.queries of them, those that it has): the rows row * e[4] + slot of tensor a, each weighted by
                  exp(x - LSE) with x its element of tensor b and LSE = log of the sum of their exp(x); of the slots that count in the list of head e[1], of
-                 Kernel.list.  0 if there are none.  Tensor bar (-1: none) [batch, head, row] = LSE, -inf if there are none */
+                 Kernel.list.  0 if there are none.  Tensor bar (-1: none) [batch, head, row] = LSE, -inf if there are none.
+                 With e[5] tensor n = e[5] at each element, as in TI_EACH, where BRANCH is the merged value */
+    TI_OUTPUT, /* fragment dst, which holds the rows that stand for tensor n [batch e[2], head e[3]] rows e[1].. (those < e[4]; with Kernel.pack heads from e[3] on),
+                  = e[0] at each element of those.  In e[0]: BRANCH = the element as it was; AXIS q = off + row; with pack above 1 AXIS h = the row's head;
+                  AXIS d = column; LOAD as in TI_EACH.  Other elements of dst are undefined then.  All that an element of tensor n is computed from is read before
+                  a TI_STORE writes it */
     TI_EACH, /* tensor n [batch e[2], head e[3]] rows e[1].. (as above) = e[0] at each element, rounded to its type.  In e[0]: AXIS q = off + row (a position),
                     AXIS d = channel; LOAD = an element of any tensor, 0 past its ends.  All that an element is computed from is read before it is written */
     TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; with Kernel.pack heads from e[3] on) = fragment a rounded to the tensor's type; through shared b, in parts if that has fewer columns, or directly (b = -1).
@@ -125,7 +130,7 @@ struct Ins {
     Op reduce;
     bool async, trans, zero; /* async mma: runs until a TI_MMA_WAIT; async store: until a TI_STORE_WAIT */
     int bar;                 /* TI_COPY: mbarrier [stage e[0]] that its bytes count for, by TMA; -1: cp.async */
-    Ref e[5];
+    Ref e[6];
     Block body;
     Span span;        /* what in the spec or schedule it comes from */
     const char *note; /* a short comment for readers of the code; static text */

@@ -27,6 +27,7 @@ typedef struct Tiler {
     int piece_end, block, end, first_key; /* gather: scalars */
     const Spec *program;                  /* the whole spec, whose branch number `branch` this is */
     int branch;
+    bool fused;       /* what is stored is the program's output */
     bool coarse_tanh; /* expressions get OP_TANHA for OP_TANH */
     Ref one;          /* Math node 1.0 */
     int nonce, nrow;  /* counters for names */

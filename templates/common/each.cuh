@@ -63,6 +63,33 @@ template <class T> LEAF Eight<T> load_8(const typename T::element *p, i64 stride
     return vec && n >= 8 ? load_whole<T>(p) : load_some<T>(p, stride, n);
 }
 
+//@ leaf Pairs needs types
+// 2 neighbouring elements of each of N eights, as a lane has them of a row of a fragment; x(n, e) is one of them as a float.
+template <class T, int N> struct Pairs {
+    u32 word[N][sizeof(typename T::element) / 2];
+    __device__ __forceinline__ float operator()(int n, int e) const { return T::value(word[n], e); }
+};
+
+//@ leaf load_pairs needs types LEAF UNROLL Pairs
+// Those whose first is at p, n elements being there from p on; the others are 0. vec: one load for each pair if all are there (stride is 1, and p even).
+template <class T, int N> LEAF Pairs<T, N> load_pairs(const typename T::element *p, i64 stride, int n, bool vec) {
+    constexpr int BITS = 8 * sizeof(typename T::element) % 32;
+    Pairs<T, N> x = {};
+    if (vec && n >= 8 * N - 6)
+        UNROLL for (int i = 0; i < N; i++)
+            if (BITS)
+                x.word[i][0] = *(const u32 *)(p + 8 * i);
+            else {
+                const uint2 two = *(const uint2 *)(p + 8 * i);
+                x.word[i][0] = two.x, x.word[i][sizeof x.word[i] / 4 - 1] = two.y;
+            }
+    else
+        UNROLL for (int i = 0; i < N; i++)
+            UNROLL for (int e = 0; e < 2; e++)
+                if (8 * i + e < n) x.word[i][BITS ? 0 : e] |= T::bits(p[(8 * i + e) * stride]) << e * BITS;
+    return x;
+}
+
 //@ leaf sum_rows needs types LEAF UNROLL load_whole load_some
 // The sums over `rows` rows of 8 channels, the first n of which are there.
 template <class T> LEAF void sum_rows(float (&sum)[8], const typename T::element *p, i64 row_stride, i64 stride, int rows, int n, bool vec) {
