@@ -88,8 +88,11 @@ static void attend(Compilation *c, const Request *r, int branch) {
              .program = whole,
              .number = branch,
              .gather = gather,
+             .united = !listed || gather ? 0
+                       : r->united       ? r->united
+                                         : ag_listed_united(whole, b),
              .pool = b->keys.kind == FROM_DERIVE ? &whole->derive[b->keys.index] : NULL};
-    fn.sched = gather ? ag_gather_schedule(&c->fn, b) : listed ? ag_listed_schedule(&c->fn, b) : ag_schedule_for(c, spec, fn.pool ? FEW_QUERIES : -1);
+    fn.sched = gather ? ag_gather_schedule(&c->fn, b) : listed ? ag_listed_schedule(&fn, b) : ag_schedule_for(c, spec, fn.pool ? FEW_QUERIES : -1);
     for (int step = INVERT_COUNT; gather && !r->after && step <= INVERT_ENTRIES; step++) add_built(c, ag_build_invert(&c->fn, branch, step));
     fn.math = ag_lower(fn.d, spec);
     ag_stop_if_errors(fn.d);
