@@ -80,7 +80,7 @@ static void attend(Compilation *c, const Request *r, int branch) {
     const Spec *whole = c->fn.spec;
     Spec *spec = ag_branch_spec(c->diag.arena, whole, branch);
     const Branch *b = &whole->branch[branch];
-    bool listed = b->blocks.kind != FROM_NONE, gather = listed && gathers(whole, b);
+    bool listed = b->blocks.kind != FROM_NONE, gather = listed && !r->united && gathers(whole, b);
     Fn fn = {.d = &c->diag,
              .spec = spec,
              .target = c->fn.target,
