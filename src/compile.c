@@ -221,12 +221,12 @@ Compilation *ag_compile(const Request *r) {
 
 Compilation *ag_compile_text(const attngen_source *spec, const attngen_source *schedule, const char *arch, const attngen_dim *dims, size_t ndims,
                              const char *after) {
-    return ag_compile(&(Request){spec, schedule, arch, dims, ndims, after, false});
+    return ag_compile(&(Request){spec, schedule, arch, dims, ndims, after, false, 0});
 }
 
 Compilation *ag_compile_again(const Compilation *c, const char *after) {
     attngen_source spec = source_of(&c->diag.file[1]), schedule = source_of(&c->diag.file[2]);
-    return ag_compile(&(Request){&spec, &schedule, c->fn.target->name, c->dims, c->ndims, after, c->debug_hang});
+    return ag_compile(&(Request){&spec, &schedule, c->fn.target->name, c->dims, c->ndims, after, c->debug_hang, 0});
 }
 
 void ag_compilation_free(Compilation *c) {

@@ -166,6 +166,10 @@ static void shared_names(Emit *e) {
     for (int i = 0; i < e->k->nval; i++) {
         const Val *v = &e->k->val[i];
         if (v->space != SPACE_SHARED && v->space != SPACE_SLOT) continue;
+        if (e->k->list && e->k->list->dst >= 0 && e->k->list->bar == i) { /* read as C does */
+            ag_emit_line(e, "int *const %.*s = (int *)(smem + %d);", STRF(v->name), v->offset);
+            continue;
+        }
         ag_emit_line(e, "const u32 %.*s = smem_addr(smem) + %d;", STRF(v->name), v->offset);
         if (v->space == SPACE_SHARED && v->stages > 1) ag_emit_line(e, "constexpr u32 %.*s_BYTES = %d; // of one stage", STRF(v->name), v->bytes);
     }

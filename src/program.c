@@ -74,7 +74,7 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
     const Spec *whole = c->fn.spec;
     Spec *spec = ag_branch_spec(c->diag.arena, whole, branch);
     const Branch *b = &whole->branch[branch];
-    bool listed = b->blocks.kind != FROM_NONE, gather = listed && c->sched->f[F_LISTS].v == LISTS_BY_BLOCK;
+    bool listed = b->blocks.kind != FROM_NONE, gather = listed && !r->united && c->sched->f[F_LISTS].v == LISTS_BY_BLOCK;
     Fn fn = {.d = &c->diag,
              .spec = spec,
              .target = c->fn.target,
@@ -83,8 +83,11 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
              .number = branch,
              .gather = gather,
              .fused = fused && !gather,
+             .united = !listed || gather ? 0
+                       : r->united       ? r->united
+                                         : ag_listed_united(whole, b),
              .pool = b->keys.kind == FROM_DERIVE ? &whole->derive[b->keys.index] : NULL};
-    fn.sched = gather ? ag_gather_schedule(&c->fn, b) : listed ? ag_listed_schedule(&c->fn, b) : ag_schedule_for(c, spec, fn.pool ? FEW_QUERIES : -1);
+    fn.sched = gather ? ag_gather_schedule(&c->fn, b) : listed ? ag_listed_schedule(&fn, b) : ag_schedule_for(c, spec, fn.pool ? FEW_QUERIES : -1);
     for (int step = INVERT_COUNT; gather && !r->after && step <= INVERT_ENTRIES; step++) add_built(c, ag_build_invert(&c->fn, branch, step));
     fn.math = ag_lower(fn.d, spec);
     ag_stop_if_errors(fn.d);
