@@ -31,27 +31,34 @@ int ag_listed_united(const Spec *s, const Branch *b) {
     return whole && queries > 1 && queries * ag_list_slots(s, b) <= MOST_ENTRIES ? queries : 0;
 }
 
-/* Blocks on an SM at once, as registers and shared memory allow. */
-static int blocks_per_sm(const Fn *fn, const Branch *b, int rows, int keys) {
-    enum { MOST = 4, OTHER = 32 /* registers for addresses and row values */, KEPT = 1024 /* bytes that the machine takes of a block */ };
+/* How many blocks are on an SM at once, as registers and shared memory allow; and with what is left of that, values are fetched a step ahead. */
+typedef struct Share {
+    int blocks, v_stages;
+} Share;
+static Share share_sm(const Fn *fn, const Branch *b, int rows, int keys) {
+    enum { MOST = 4, OTHER = 48 /* registers for addresses and row values */, KEPT = 1024 /* bytes that the machine takes of a block */ };
     const Spec *s = fn->spec;
-    int d = round_up(s->D, 16), dv = round_up(s->Dv, 16), threads = rows * 2, n = MOST;
+    int d = round_up(s->D, 16), dv = round_up(s->Dv, 16), threads = 2 * rows, size = ag_dtype_bytes(s->dtype);
     int registers = rows * (keys + keys / 2 + dv) / threads + OTHER;
     int table = round_up(4 * UNION_ROWS * ag_union_cols(fn->united * ag_list_slots(fn->program, b)), 128);
-    int shared = ag_dtype_bytes(s->dtype) * (rows * d + keys * (d + dv)) + table + KEPT;
-    while (n > 1 && (n * threads * registers > fn->target->regs_sm || n * shared > fn->target->shared_sm)) n--;
-    return n;
+    int shared = size * (rows * d + keys * (d + dv)) + table + KEPT;
+    Share x = {MOST, 1};
+    while (x.blocks > 1 && (x.blocks * threads * registers > fn->target->regs_sm || x.blocks * shared > fn->target->shared_sm)) x.blocks--;
+    shared += size * keys * dv;
+    if (x.blocks * shared <= fn->target->shared_sm && shared <= fn->target->shared_max) x.v_stages = 2;
+    return x;
 }
 
 /* A warp for every 16 rows: few, and many blocks to an SM, whose copies and products overlap one another's. */
 Schedule *ag_listed_schedule(const Fn *fn, const Branch *b) {
     int pack = b->per_head ? 1 : fn->spec->group, queries = fn->united ? fn->united : ag_listed_queries(b, pack), rows = round_up(queries * pack, 16);
-    int per_sm = fn->united ? blocks_per_sm(fn, b, rows, tile_keys(b->block.n)) : 1;
+    int keys = tile_keys(b->block.n);
+    Share share = fn->united ? share_sm(fn, b, rows, keys) : (Share){1, 1};
     Str text = ag_fmt(fn->d->arena,
                       "schema: attngen.schedule/1\nname: listed\ntile: {m: %d, n: %d}\nmma: {family: mma_sync}\nroles: {warps: %d}\n"
-                      "staging: {k: {stages: 1}, v: {stages: 1}, o: {store: direct}}\nloop: {direction: forward}\n"
+                      "staging: {k: {stages: 1}, v: {stages: %d}, o: {store: direct}}\nloop: {direction: forward}\n"
                       "grid: {longest_first: false, group_mb: 0, ctas_per_sm: %d}\nnumerics: {rescale: %s}\n",
-                      rows, tile_keys(b->block.n), rows / 16, per_sm, fn->united ? "always" : "lazy"); /* bodies that warps skip do not nest */
+                      rows, keys, rows / 16, share.v_stages, share.blocks, fn->united ? "always" : "lazy"); /* bodies that warps skip do not nest */
     Schedule *s = ag_schedule_read(fn->d, ag_diag_file(fn->d, STR("<listed>"), text));
     ag_stop_if_errors(fn->d);
     ag_schedule_close(fn->d, s, fn->spec, fn->target);
