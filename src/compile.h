@@ -30,9 +30,9 @@ typedef struct Fn {
     const Branch *branch; /* whose plain spec `spec` is; NULL */
     const Spec *program;  /* the whole spec, and the number of the branch in it */
     int number;
-    bool gather;        /* its listed blocks are visited block by block */
-    bool fused;         /* its kernel ends with the program's output */
-    int united;         /* else: neighbouring queries of a tile, whose loop runs over the union of their lists; 0: one list has all queries of a tile */
+    bool gather; /* its listed blocks are visited block by block */
+    bool fused;  /* its kernel ends with the program's output */
+    int united;  /* else: neighbouring queries of a tile, whose loop runs over the union of their lists; 0: one list has all queries of a tile */
     const Derive *pool; /* whose rows its keys are; NULL */
 } Fn;
 

@@ -184,7 +184,8 @@ static void row_names(Emit *e, const Buf *body) {
         ag_emit_line(e, "const int warp_row = (int)threadIdx.x / 32 * %d; // each warp owns %d query rows", rows, rows);
     if (row && col)
         ag_emit_line(
-            e, "const int lane_row = warp_row + (int)threadIdx.x %% 32 / 4, lane_col = (int)threadIdx.x %% 4 * 2; // of a fragment's first element\n");
+            e,
+            "const int lane_row = warp_row + (int)threadIdx.x %% 32 / 4, lane_col = (int)threadIdx.x %% 4 * 2; // of a fragment's first element\n");
     else if (row)
         ag_emit_line(e, "const int lane_row = warp_row + (int)threadIdx.x %% 32 / 4; // of a fragment's first element\n");
     else if (col)

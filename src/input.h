@@ -226,7 +226,7 @@ extern const FieldInfo ag_field[F_COUNT];
 typedef enum StoreWay { STORE_SMEM, STORE_DIRECT, STORE_TMA } StoreWay;                          /* values of F_O_STORE */
 typedef enum Persistence { PERSISTENT_NONE, PERSISTENT_STATIC, PERSISTENT_DYNAMIC } Persistence; /* of F_PERSISTENT */
 typedef enum WeightsIn { WEIGHTS_REGS, WEIGHTS_SMEM } WeightsIn;                                 /* of F_P_OPERAND */
-typedef enum ListOrder { LISTS_BY_QUERY, LISTS_BY_BLOCK } ListOrder;                              /* of F_LISTS */
+typedef enum ListOrder { LISTS_BY_QUERY, LISTS_BY_BLOCK } ListOrder;                             /* of F_LISTS */
 typedef enum Family { FAMILY_MMA_SYNC, FAMILY_WGMMA } Family;                                    /* values of F_MMA_FAMILY */
 Str ag_field_word(const FieldInfo *info, int64_t v);                                             /* value v of an enum or a bool as it is written */
 

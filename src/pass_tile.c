@@ -502,7 +502,8 @@ static Str numerics_class(const Kernel *k) {
                           : tile_field(k, F_SOFTMAX) == 0 ? ""
                           : k->spec->dtype == DT_F16      ? "-spec14"
                                                           : "-spec40";
-    return ag_fmt(k->arena, "f32acc-ex2-n%d%s%s%s", (int)tile_field(k, F_TILE_N), softmax, coarse ? "-tanh11" : "", k->kind == KERNEL_GATHER ? "-parts" : "");
+    return ag_fmt(k->arena, "f32acc-ex2-n%d%s%s%s", (int)tile_field(k, F_TILE_N), softmax, coarse ? "-tanh11" : "",
+                  k->kind == KERNEL_GATHER ? "-parts" : "");
 }
 
 /* The loop over key tiles, from the end that the schedule says. */

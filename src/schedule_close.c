@@ -203,8 +203,10 @@ static void close_lists(const Closing *c) {
     else if (pays)
         decide(f, LISTS_BY_BLOCK, ag_fmt(c->d->arena, "query heads of a list * %d < keys of a block", HEADS_COST_KEYS).s);
     else
-        decide(f, LISTS_BY_QUERY, ag_fmt(c->d->arena, "query heads of a list * %d >= keys of a block, or lists of several queries or blocks above %d keys",
-                                         HEADS_COST_KEYS, GATHER_KEYS).s);
+        decide(f, LISTS_BY_QUERY,
+               ag_fmt(c->d->arena, "query heads of a list * %d >= keys of a block, or lists of several queries or blocks above %d keys",
+                      HEADS_COST_KEYS, GATHER_KEYS)
+                   .s);
 }
 
 static void close_fields(const Closing *c) {

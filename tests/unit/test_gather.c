@@ -28,7 +28,8 @@ static char *run(const Compilation *c, const Case *shape) {
     Buf message = {0};
     const Spec *spec = c->fn.spec;
     assert_true(ag_check_data(&data, shape, spec, 5));
-    double *o = doubles(&data.call, spec->Dv), *naive = doubles(&data.call, spec->Dv), *lse = doubles(&data.call, 1), *naive_lse = doubles(&data.call, 1);
+    double *o = doubles(&data.call, spec->Dv), *naive = doubles(&data.call, spec->Dv), *lse = doubles(&data.call, 1),
+           *naive_lse = doubles(&data.call, 1);
     ag_check_poison(&data, spec);
     ag_putn(&message, "", 0);
     bool ok = ag_simulate_program(c, &data.call, &buffers, &message);
