@@ -27,7 +27,7 @@ static int tile_keys(int block) {
 int ag_listed_united(const Spec *s, const Branch *b) {
     enum { MOST_ENTRIES = 512 };
     int pack = b->per_head ? 1 : s->group, queries = TILE_ROWS / pack;
-    bool whole = pack >= 8 && pack % 8 == 0 && TILE_ROWS % pack == 0 && b->per.n == 1; /* so that a warp has rows of at most two */
+    bool whole = TILE_ROWS % pack == 0 && b->per.n == 1 && queries <= UNION_QUERIES; /* all rows are in use */
     return whole && queries > 1 && queries * ag_list_slots(s, b) <= MOST_ENTRIES ? queries : 0;
 }
 

@@ -293,6 +293,12 @@ static void test_choice(void **state) {
     c = compiled(lists("g", 16, 256, ""), "sm_80", 8, 0); /* blocks too large to go through one by one */
     assert_int_equal(kernel_of(c)->queries, 8);
     ag_compilation_free(c);
+    c = compiled(lists("g", 16, 256, ""), "sm_80", 4, 0);
+    assert_int_equal(kernel_of(c)->queries, 16);
+    ag_compilation_free(c);
+    c = compiled(lists("g", 16, 256, ""), "sm_80", 2, 0); /* more queries than a tile unites */
+    assert_int_equal(kernel_of(c)->queries, 1);
+    ag_compilation_free(c);
 }
 
 int main(void) {
