@@ -107,7 +107,8 @@ static void choose_tile(Select *s) {
     set(s, F_WARPS, warps);
     set(s, F_PER_SM, per_sm);
     int operand = m * round_up(s->fn->spec->D, 16) / (64 * warps), scores = m * n / (32 * warps);
-    set(s, F_Q_OPERAND, operand <= 64 && scores + operand <= 128);
+    int registers = s->fn->target->has_wgmma ? 128 : 96; /* the fast compile, which is not for sm_90a, needs more for the rest */
+    set(s, F_Q_OPERAND, operand <= 64 && scores + operand <= registers);
 }
 
 static void close_schedule(Select *s) {
