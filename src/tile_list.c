@@ -36,10 +36,11 @@ typedef struct Share {
     int blocks, v_stages;
 } Share;
 static Share share_sm(const Fn *fn, const Branch *b, int rows, int keys) {
-    enum { MOST = 4, OTHER = 48 /* registers for addresses and row values */, KEPT = 1024 /* bytes that the machine takes of a block */ };
+    enum { MOST = 4, KEPT = 1024 /* bytes that the machine takes of a block */ };
+    const int other = fn->target->has_wgmma ? 48 : 80; /* registers for addresses and row values; more where NVRTC compiles fast, see nvrtc.c */
     const Spec *s = fn->spec;
     int d = round_up(s->D, 16), dv = round_up(s->Dv, 16), threads = 2 * rows, size = ag_dtype_bytes(s->dtype);
-    int registers = rows * (keys + keys / 2 + dv) / threads + OTHER;
+    int registers = rows * (keys + keys / 2 + dv) / threads + other;
     int table = round_up(4 * UNION_ROWS * ag_union_cols(fn->united * ag_list_slots(fn->program, b)), 128);
     int shared = size * (rows * d + keys * (d + dv)) + table + KEPT;
     Share x = {MOST, 1};
