@@ -168,6 +168,15 @@ static void compile_plain(Compilation *c, const Request *r) {
     c->part[c->npart++] = *fn;
 }
 
+/* The class of a program: of its first attention, and that parts are merged if they are anywhere. */
+static const char *numerics_of(const Compilation *c) {
+    Str name = c->fn.kernel->numerics;
+    bool parts = false;
+    for (int i = 0; i < c->npart; i++) parts |= c->part[i].kernel->kind == KERNEL_GATHER;
+    if (parts && c->fn.kernel->kind != KERNEL_GATHER) name = ag_fmt(c->diag.arena, "%.*s-parts", STRF(name));
+    return ag_str_copy(c->diag.arena, name).s;
+}
+
 static void compile(Compilation *c, const Request *r) {
     Fn *fn = &c->fn;
     copy_dims(c, r);
@@ -183,7 +192,7 @@ static void compile(Compilation *c, const Request *r) {
     if (c->cu.oom) ag_oom(fn->d->arena);
     ag_program_meta(&c->meta, fn->spec, kernel, c->npart);
     ag_stop_if_errors(fn->d);
-    c->numerics = ag_str_copy(fn->d->arena, fn->kernel->numerics).s;
+    c->numerics = numerics_of(c);
 }
 
 /* false: memory is out. */
@@ -212,12 +221,12 @@ Compilation *ag_compile(const Request *r) {
 
 Compilation *ag_compile_text(const attngen_source *spec, const attngen_source *schedule, const char *arch, const attngen_dim *dims, size_t ndims,
                              const char *after) {
-    return ag_compile(&(Request){spec, schedule, arch, dims, ndims, after, false});
+    return ag_compile(&(Request){spec, schedule, arch, dims, ndims, after, false, 0});
 }
 
 Compilation *ag_compile_again(const Compilation *c, const char *after) {
     attngen_source spec = source_of(&c->diag.file[1]), schedule = source_of(&c->diag.file[2]);
-    return ag_compile(&(Request){&spec, &schedule, c->fn.target->name, c->dims, c->ndims, after, c->debug_hang});
+    return ag_compile(&(Request){&spec, &schedule, c->fn.target->name, c->dims, c->ndims, after, c->debug_hang, 0});
 }
 
 void ag_compilation_free(Compilation *c) {

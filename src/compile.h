@@ -30,8 +30,9 @@ typedef struct Fn {
     const Branch *branch; /* whose plain spec `spec` is; NULL */
     const Spec *program;  /* the whole spec, and the number of the branch in it */
     int number;
-    bool gather;        /* its listed blocks are visited block by block */
-    bool fused;         /* its kernel ends with the program's output */
+    bool gather; /* its listed blocks are visited block by block */
+    bool fused;  /* its kernel ends with the program's output */
+    int united;  /* else: neighbouring queries of a tile, whose loop runs over the union of their lists; 0: one list has all queries of a tile */
     const Derive *pool; /* whose rows its keys are; NULL */
 } Fn;
 
@@ -82,6 +83,7 @@ typedef struct Request {
     size_t ndims;
     const char *after; /* stop after this pass ("lower": before the first), no text then; NULL: all */
     bool debug_hang;   /* Kernel.bounded, where there are mbarriers */
+    int united;        /* Fn.united, for tests; 0: the number that fits */
 } Request;
 
 /* The passes of the list over fn, which is lowered; fewer if r->after says so. */

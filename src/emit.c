@@ -166,17 +166,30 @@ static void shared_names(Emit *e) {
     for (int i = 0; i < e->k->nval; i++) {
         const Val *v = &e->k->val[i];
         if (v->space != SPACE_SHARED && v->space != SPACE_SLOT) continue;
+        if (e->k->list && e->k->list->dst >= 0 && e->k->list->bar == i) { /* read as C does */
+            ag_emit_line(e, "int *const %.*s = (int *)(smem + %d);", STRF(v->name), v->offset);
+            continue;
+        }
         ag_emit_line(e, "const u32 %.*s = smem_addr(smem) + %d;", STRF(v->name), v->offset);
         if (v->space == SPACE_SHARED && v->stages > 1) ag_emit_line(e, "constexpr u32 %.*s_BYTES = %d; // of one stage", STRF(v->name), v->bytes);
     }
 }
 
-static void row_names(Emit *e) {
+/* What of a warp's and a lane's place the body asks for. */
+static void row_names(Emit *e, const Buf *body) {
     const Kernel *k = e->k;
     int rows = (int)k->sched->f[F_TILE_M].v / k->role[0].warps;
-    ag_emit_line(e, "const int warp_row = (int)threadIdx.x / 32 * %d; // each warp owns %d query rows", rows, rows);
-    ag_emit_line(
-        e, "const int lane_row = warp_row + (int)threadIdx.x %% 32 / 4, lane_col = (int)threadIdx.x %% 4 * 2; // of a fragment's first element\n");
+    bool row = body->n && strstr(body->s, "lane_row"), col = body->n && strstr(body->s, "lane_col");
+    if (row || (body->n && strstr(body->s, "warp_row")))
+        ag_emit_line(e, "const int warp_row = (int)threadIdx.x / 32 * %d; // each warp owns %d query rows", rows, rows);
+    if (row && col)
+        ag_emit_line(
+            e,
+            "const int lane_row = warp_row + (int)threadIdx.x %% 32 / 4, lane_col = (int)threadIdx.x %% 4 * 2; // of a fragment's first element\n");
+    else if (row)
+        ag_emit_line(e, "const int lane_row = warp_row + (int)threadIdx.x %% 32 / 4; // of a fragment's first element\n");
+    else if (col)
+        ag_emit_line(e, "const int lane_col = (int)threadIdx.x %% 4 * 2; // of a fragment's first element\n");
 }
 
 static void emit_kernel(Emit *e) {
@@ -191,11 +204,19 @@ static void emit_kernel(Emit *e) {
     if (k->nrole > 1) {
         ag_emit_barriers(e);
         ag_emit_roles(e);
-    } else if (k->kind != KERNEL_EACH && k->kind != KERNEL_INVERT)
-        row_names(e);
+    }
+    Buf body = {0}, *out = e->out;
+    e->out = &body;
     e->indent = 0;
     e->role = k->role[0].name;
     ag_emit_block(e, &k->role[0].body);
+    e->out = out;
+    e->indent = 1;
+    if (k->nrole == 1) row_names(e, &body);
+    e->indent = 0;
+    ag_putn(out, body.s, body.n);
+    out->oom |= body.oom;
+    ag_buf_free(&body);
     ag_emit_line(e, "}");
 }
 

@@ -157,11 +157,37 @@ static void row_axes(Emit *e, const Ins *i) {
         ag_emit_line(e, "const int h = %s + rem(%s + mi * 16 + r * 8, %d);", ag_emit_text(e, i->e[3]), e->lane_row, pack);
 }
 
-/* The name of the flag is that of the instruction's place, so that two in one block differ. */
+static bool uses(const Kernel *k, const Block *b, int v) {
+    for (const Ins *i = b->first; i; i = i->next) {
+        if (i->dst == v || i->a == v || i->b == v || uses(k, &i->body, v)) return true;
+        for (int x = 0; x < LEN(i->e); x++)
+            if (i->e[x] && ag_expr_uses(k, i->e[x], OP_VAL, v)) return true;
+    }
+    return false;
+}
+
+/* The one before with the same condition, in the same block; NULL. */
+static const Ins *same_any(const Ins *i) {
+    const Ins *x = i->prev;
+    while (x && (x->op != TI_ANY || x->e[0] != i->e[0])) x = x->prev;
+    return x;
+}
+
+/* The name of the flag is that of the instruction's place, so that two in one block differ.  A later body under the same condition takes the flag, and the values
+ * that the first has left in registers, which are declared in front of both then. */
 static void emit_any(Emit *e, const Ins *i) {
     Names n = {.mi = "mi", .r = "r"};
     const char **shared = NEWN(e->k->arena, const char *, (size_t)e->k->nodes.len);
     int mt = (int)e->k->sched->f[F_TILE_M].v / (16 * e->k->role[0].warps);
+    if (same_any(i)) {
+        ag_emit_line(e, "if (__any_sync(~0u, any%d)) {", i->e[0]);
+        emit_scope(e, &i->body);
+        ag_emit_line(e, "}");
+        return;
+    }
+    for (const Ins *x = i->next; x; x = x->next)
+        for (const Ins *w = i->body.first; w && x->op == TI_ANY && x->e[0] == i->e[0]; w = w->next)
+            if (w->dst >= 0 && uses(e->k, &x->body, w->dst)) ag_emit_declare(e, w->dst);
     ag_emit_line(e, "bool any%d = false;", i->e[0]);
     ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", mt);
     e->indent++;
@@ -211,7 +237,24 @@ static const char *list_place(const Emit *e, const Ins *i, const char *name) {
         .s;
 }
 
+static void emit_union(Emit *e, const Ins *i) {
+    const KernelTensor *t = &e->k->tensor[i->a];
+    const char *united = name(e, i->bar), *counts = "nullptr, 0";
+    if (i->b >= 0) {
+        const char *c = e->k->tensor[i->b].name;
+        counts = ag_fmt(e->k->arena, "args.u_%s + (%s), args.s2_%s", c, list_place(e, i, c), c).s;
+    }
+    ag_emit_line(e, "const UnionList list = {%s, (const u32 *)%s + %d};", united, united, val(e, i->bar)->cols);
+    ag_emit_line(e, "const int %s = unite_lists<%d, %s, %d, THREADS>(%s, args.u_%s + (%s), args.s2_%s, args.s3_%s, %s, %s, ceil_div(args.Sk, %d));",
+                 name(e, i->dst), e->k->queries, ag_emit_text(e, t->extent[3]), val(e, i->bar)->cols, united, t->name, list_place(e, i, t->name),
+                 t->name, t->name, counts, ag_emit_text(e, i->e[3]), i->n);
+}
+
 static void emit_list(Emit *e, const Ins *i) {
+    if (i->dst >= 0) {
+        emit_union(e, i);
+        return;
+    }
     const KernelTensor *t = &e->k->tensor[i->a];
     const char *count = ag_emit_text(e, t->extent[3]);
     if (i->b >= 0) {

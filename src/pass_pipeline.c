@@ -41,7 +41,12 @@ static bool is_ring_copy(const Pipe *p, const Ins *i) {
         if (i->op == TI_COPY && i->dst == p->ring[r].val) return true;
     return false;
 }
+/* The ring that it reads, or the first one that its body does; -1. */
 static int ring_read(const Pipe *p, const Ins *i) {
+    for (const Ins *x = i->body.first; x; x = x->next) {
+        int r = ring_read(p, x);
+        if (r >= 0) return r;
+    }
     for (int r = 0; r < p->nring; r++)
         if ((i->op == TI_MMA && (i->b == p->ring[r].val || i->a == p->ring[r].val)) || (i->op == TI_LOAD && i->a == p->ring[r].val)) return r;
     return -1;
@@ -158,6 +163,13 @@ static void acquire_point(Pipe *p, Block *b, Ins *at, int point) {
     add_copies(p, b, at, point);
 }
 
+/* Readers of a ring take the stage of this step. */
+static void read_stage(Pipe *p, Ins *i, int ring) {
+    for (Ins *x = i->body.first; x; x = x->next)
+        if (ring_read(p, x) == ring) read_stage(p, x, ring);
+    if (!i->body.first) i->e[0] = op2(p, OP_MOD, ag_kval(p->k, p->k->key_loop), num(p, p->ring[ring].stages));
+}
+
 static void rewrite_step(Pipe *p, Block *b) {
     bool done[MAX_POINT] = {false};
     Ins *last_read = NULL; /* a point stands right behind the reads before it: what its barrier frees is fetched the earlier */
@@ -173,7 +185,7 @@ static void rewrite_step(Pipe *p, Block *b) {
         if (!done[x->acquire]) acquire_point(p, b, last_read ? last_read->next : i, x->acquire);
         done[x->acquire] = true;
         last_read = i;
-        if (x->stages > 1) i->e[0] = op2(p, OP_MOD, ag_kval(p->k, p->k->key_loop), num(p, x->stages));
+        if (x->stages > 1) read_stage(p, i, r);
     }
 }
 

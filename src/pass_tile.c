@@ -502,7 +502,8 @@ static Str numerics_class(const Kernel *k) {
                           : tile_field(k, F_SOFTMAX) == 0 ? ""
                           : k->spec->dtype == DT_F16      ? "-spec14"
                                                           : "-spec40";
-    return ag_fmt(k->arena, "f32acc-ex2-n%d%s%s", (int)tile_field(k, F_TILE_N), softmax, coarse ? "-tanh11" : "");
+    return ag_fmt(k->arena, "f32acc-ex2-n%d%s%s%s", (int)tile_field(k, F_TILE_N), softmax, coarse ? "-tanh11" : "",
+                  k->kind == KERNEL_GATHER ? "-parts" : "");
 }
 
 /* The loop over key tiles, from the end that the schedule says. */
@@ -530,7 +531,7 @@ void ag_pass_tile(Fn *fn) {
     k->pack = tile_field(k, F_PACK_GQA) ? fn->spec->group : 1;
     const Branch *listed = fn->branch && fn->branch->blocks.kind != FROM_NONE ? fn->branch : NULL;
     if (listed) k->pack = listed->per_head ? 1 : fn->spec->group;
-    k->queries = listed && !fn->gather ? ag_listed_queries(listed, k->pack) : (int)tile_field(k, F_TILE_M) / k->pack;
+    k->queries = fn->united ? fn->united : listed && !fn->gather ? ag_listed_queries(listed, k->pack) : (int)tile_field(k, F_TILE_M) / k->pack;
     if (listed && fn->gather) k->kind = KERNEL_GATHER;
     Ref one = ag_node_float(&fn->math->nodes, 1.0);
     Ins *loop = ag_ins(k, TI_LOOP, -1);
@@ -546,6 +547,7 @@ void ag_pass_tile(Fn *fn) {
                .j = -1,
                .one = one,
                .listed = listed,
+               .united = fn->united,
                .gather = gather,
                .program = fn->program,
                .branch = fn->number,
@@ -570,6 +572,7 @@ void ag_pass_tile(Fn *fn) {
     ag_tiler_guard(&t);
     t.coarse_tanh = tile_field(k, F_TANH) == 1; /* not in the mask, where it would show and hide other keys */
     build_step(&t);
+    if (t.united) ag_tiler_skip(&t);
     if (!gather) ag_block_append(t.pre, loop);
     build_outputs(&t);
     if (gather)

@@ -66,13 +66,6 @@ static void add_built(Compilation *c, Kernel *k) {
     add_part(c, part);
 }
 
-/* Block by block pays where few query heads share a list: a query's own tile would leave most of the tensor core's rows empty, and reads all its blocks for
- * itself.  What it costs is a row in and out for each entry, so more heads make it dearer; see docs/performance.md. */
-static bool gathers(const Spec *s, const Branch *b) {
-    enum { MOST_HEADS = 8 };
-    return ag_can_gather(b) && (b->per_head ? 1 : s->group) <= MOST_HEADS;
-}
-
 /* The bound of a pooled key is a division a row, for which the tiles of three warpgroups at D 64 have no registers: those for few queries have two. */
 enum { FEW_QUERIES = 1 };
 
@@ -81,7 +74,7 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
     const Spec *whole = c->fn.spec;
     Spec *spec = ag_branch_spec(c->diag.arena, whole, branch);
     const Branch *b = &whole->branch[branch];
-    bool listed = b->blocks.kind != FROM_NONE, gather = listed && gathers(whole, b);
+    bool listed = b->blocks.kind != FROM_NONE, gather = listed && !r->united && c->sched->f[F_LISTS].v == LISTS_BY_BLOCK;
     Fn fn = {.d = &c->diag,
              .spec = spec,
              .target = c->fn.target,
@@ -90,8 +83,11 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
              .number = branch,
              .gather = gather,
              .fused = fused && !gather,
+             .united = !listed || gather ? 0
+                       : r->united       ? r->united
+                                         : ag_listed_united(whole, b),
              .pool = b->keys.kind == FROM_DERIVE ? &whole->derive[b->keys.index] : NULL};
-    fn.sched = gather ? ag_gather_schedule(&c->fn, b) : listed ? ag_listed_schedule(&c->fn, b) : ag_schedule_for(c, spec, fn.pool ? FEW_QUERIES : -1);
+    fn.sched = gather ? ag_gather_schedule(&c->fn, b) : listed ? ag_listed_schedule(&fn, b) : ag_schedule_for(c, spec, fn.pool ? FEW_QUERIES : -1);
     for (int step = INVERT_COUNT; gather && !r->after && step <= INVERT_ENTRIES; step++) add_built(c, ag_build_invert(&c->fn, branch, step));
     fn.math = ag_lower(fn.d, spec);
     ag_stop_if_errors(fn.d);

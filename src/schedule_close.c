@@ -177,6 +177,38 @@ static void close_group(const Closing *c) {
         decide(f, GROUP_MB, "tiles differ in length, so heads are walked together; 32 MB of K and V stay in L2");
 }
 
+/* Query by query each entry of a list costs its block of K and V, once for all heads of the group; block by block it costs rows of Q, results and results again for
+ * each head.  On an H200 (docs/performance.md) 10 heads of those rows cost as much time as 100 keys. */
+enum { HEADS_COST_KEYS = 10 };
+
+bool ag_can_gather(const Branch *b) { return b->per.n == 1 && b->block.n <= GATHER_KEYS; }
+
+static bool blocks_pay(const Spec *spec, const Branch *b) {
+    int heads = b->per_head || !spec->group ? 1 : spec->group;
+    return ag_can_gather(b) && heads * HEADS_COST_KEYS < b->block.n;
+}
+
+static void close_lists(const Closing *c) {
+    Field *f = &c->s->f[F_LISTS];
+    bool any = false, pays = true;
+    for (int i = 0; i < c->spec->nbranch; i++) {
+        const Branch *b = &c->spec->branch[i];
+        if (b->blocks.kind == FROM_NONE) continue;
+        any = true;
+        pays = pays && blocks_pay(c->spec, b);
+    }
+    c->s->has_lists = any;
+    if (!any)
+        decide(f, LISTS_BY_QUERY, "the spec has no block lists");
+    else if (pays)
+        decide(f, LISTS_BY_BLOCK, ag_fmt(c->d->arena, "query heads of a list * %d < keys of a block", HEADS_COST_KEYS).s);
+    else
+        decide(f, LISTS_BY_QUERY,
+               ag_fmt(c->d->arena, "query heads of a list * %d >= keys of a block, or lists of several queries or blocks above %d keys",
+                      HEADS_COST_KEYS, GATHER_KEYS)
+                   .s);
+}
+
 static void close_fields(const Closing *c) {
     static void (*const close[])(const Closing *) = {[FAMILY_MMA_SYNC] = close_mma_sync, [FAMILY_WGMMA] = close_wgmma};
     Field *f = c->s->f;
@@ -187,6 +219,7 @@ static void close_fields(const Closing *c) {
     else
         decide(&f[F_LONGEST], false, "the spec has no mask, so all tiles are equally long");
     close_group(c);
+    close_lists(c);
     close[value(c, F_MMA_FAMILY)](c);
 }
 
@@ -262,6 +295,17 @@ static void check_threads(const Closing *c) {
                    "grid.ctas_per_sm * 32 * roles.warps <= %d (threads per SM of %s) does not hold: %d * %d = %d; nearest legal value %d",
                    c->t->threads_sm, c->t->name, per_sm, threads, per_sm * threads, c->t->threads_sm / threads);
     note_partner(c, F_WARPS);
+}
+
+static void check_lists(const Closing *c) {
+    const Field *f = &c->s->f[F_LISTS];
+    for (int i = 0; i < c->spec->nbranch && f->v == LISTS_BY_BLOCK; i++) {
+        const Branch *b = &c->spec->branch[i];
+        if (b->blocks.kind == FROM_NONE || ag_can_gather(b)) continue;
+        ag_unsupported(c->d, f->span, "loop.lists: block takes a list for each query and blocks of up to %d keys: write query", GATHER_KEYS);
+        ag_note(c->d, b->span, "this branch has %s", b->per.n != 1 ? "lists of several queries" : "larger blocks");
+        return;
+    }
 }
 
 /* The heads of a group share the rows of a tile, and those of a warpgroup, which stores its own. */
@@ -412,6 +456,7 @@ void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t) 
     close_fields(&c);
     check_group(&c);
     check_pack(&c);
+    check_lists(&c);
     (wgmma(&c) ? check_wgmma : check_mma_sync)(&c);
 }
 

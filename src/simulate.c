@@ -229,6 +229,7 @@ static void begin_block(Sim *s) {
     for (int v = 0; v < s->k->nval; v++) {
         Cell *c = &s->cell[v];
         c->written = false;
+        if (c->some) memset(c->some, 0, (size_t)c->v->rows);
         c->from = (Origin){0};
         memset(c->rel, 0, sizeof c->rel);
         memset(c->scalar, 0, sizeof c->scalar);

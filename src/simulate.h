@@ -115,6 +115,8 @@ typedef struct Cell {
     Scalar scalar[MAX_ROLES];
     float *saved;                  /* fragments and rows that a TI_ANY writes: what they held before */
     bool was_written;              /* the same of `written` */
+    bool lent;                     /* `written` holds for the running body only */
+    uint8_t *some;                 /* while not `written`: rows of the warps that have written it in such a body; NULL */
     int64_t mma_writes, mma_reads; /* fragments: groups of asynchronous mma that last wrote and read it; 0 */
 } Cell;
 
@@ -231,6 +233,9 @@ typedef struct Sim {
     uint8_t *gathered[2];    /* O and LSE: rows that are written, of every head */
     const Ins *list;         /* opened by the block, at list_at: batch, head, row */
     int64_t list_at[3];
+    int64_t *united; /* a union of lists: blocks, and which queries of the tile list each (bits) */
+    uint32_t *united_by;
+    int nunited;
     struct Each *each; /* simulate_each.c */
     SimLists *lists;
     int64_t lists_next; /* block that the next step has to begin with: the sums before it are those of the step before */
@@ -304,6 +309,7 @@ void ag_sim_op(Sim *s, const Ins *i);
 /* ---- simulate_list.c */
 void ag_sim_open_list(Sim *s, const Ins *i);
 int64_t ag_sim_listed(Sim *s, int64_t entry); /* a block */
+bool ag_sim_listed_by(Sim *s, int64_t entry, int64_t query);
 /* ---- simulate_gather.c */
 void ag_sim_open_entries(Sim *s, const Ins *i);
 int64_t ag_sim_first(Sim *s, int64_t block);

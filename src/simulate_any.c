@@ -1,11 +1,13 @@
 /* simulate_any.c: a body that each warp runs or skips by itself (TI_ANY).
  *
  * The body is run on whole tiles; what it has written is then put back in the rows of the warps that skip it.  It writes registers and the warps' own rows of
- * staged tiles, so a role is in one such body at a time, and one copy of each value suffices. */
+ * staged tiles, so a role is in one such body at a time, and one copy of each value suffices.  What only some warps have written is written for these alone, in
+ * this body and later ones. */
 #include "simulate.h"
 
 #include <string.h>
 
+/* NULL: it reads none. */
 static const Cell *row_of_condition(Sim *s, const Expr *e) {
     const Cell *row = NULL;
     for (int v = 0; v < e->nval; v++) {
@@ -14,8 +16,27 @@ static const Cell *row_of_condition(Sim *s, const Expr *e) {
         if (!c->written) ag_sim_fail(s, "reads %s before it is written", ag_sim_name(s, e->val[v]));
         row = row ? row : c;
     }
-    if (!row) ag_sim_fail(s, "the condition reads no row");
     return row;
+}
+
+/* In bodies, what all their warps have written in earlier ones is there; outside, what all warps have. */
+static void lend_written(Sim *s) {
+    const AnyBody *a = &s->any[s->role];
+    for (int v = 0; v < s->k->nval; v++) {
+        Cell *c = &s->cell[v];
+        if (c->written || !c->some) continue;
+        bool there = true;
+        for (int r = 0; r < a->live; r++) there &= !a->runs[r] || c->some[r];
+        c->lent = c->written = there;
+    }
+}
+
+static void note_written(Sim *s, Cell *c) {
+    const AnyBody *a = &s->any[s->role];
+    bool all = true;
+    if (!c->some) c->some = NEWN(s->arena, uint8_t, (size_t)c->v->rows);
+    for (int r = 0; r < a->live; r++) c->some[r] |= a->runs[r], all &= c->some[r];
+    c->written = all;
 }
 
 /* Marks the rows of the warps that run the body; false if there are none. */
@@ -24,13 +45,13 @@ static bool find_warps(Sim *s, const Ins *i) {
     const Cell *row = row_of_condition(s, e);
     AnyBody *a = &s->any[s->role];
     bool some = false;
-    a->rows = row->v->rows;
-    a->live = row->from.has_q ? row->from.live : a->rows;
+    a->rows = row ? row->v->rows : (int)s->k->sched->f[F_TILE_M].v;
+    a->live = !row ? s->k->queries * s->k->pack : row->from.has_q ? row->from.live : a->rows;
     if (!a->runs) a->runs = NEWN(s->arena, uint8_t, (size_t)s->rows);
     memset(a->runs, 0, (size_t)a->rows);
     int own = a->rows / s->k->role[s->role].warps;
     int64_t q0 = i->e[1] ? ag_sim_int(s, i->e[1]) : 0, h0 = i->e[3] ? ag_sim_int(s, i->e[3]) : 0;
-    int lanes = row->lanes; /* of a partial row each lane decides on its own part */
+    int lanes = row ? row->lanes : 1; /* of a partial row each lane decides on its own part */
     ag_sim_expr_begin(s, e, 0, lanes);
     for (int r = 0; r < a->live; r++) {
         const Step *t = ag_sim_expr_row(s, e, q0, h0, r, lanes);
@@ -54,7 +75,7 @@ static void keep_written(Sim *s, const Block *body) {
         Cell *c = &s->cell[i->dst];
         size_t n = row_floats(c) * (size_t)c->v->rows;
         if (!c->saved) c->saved = NEWN(s->arena, float, n);
-        if (c->written) memcpy(c->saved, content(c), sizeof(float) * n);
+        memcpy(c->saved, content(c), sizeof(float) * n);
         c->was_written = c->written;
     }
 }
@@ -62,6 +83,7 @@ static void keep_written(Sim *s, const Block *body) {
 bool ag_sim_any_begin(Sim *s, const Ins *i) {
     if (!s->order->values) return true; /* all do: what decides is not computed */
     if (!find_warps(s, i)) return false;
+    lend_written(s);
     keep_written(s, &i->body);
     s->any[s->role].inside = true;
     return true;
@@ -82,7 +104,11 @@ void ag_sim_any_end(Sim *s, const Ins *i) {
         for (int r = 0; r < a->live; r++) {
             if (a->runs[r]) continue;
             memcpy(content(c) + (size_t)r * n, c->saved + (size_t)r * n, sizeof(float) * n);
-            if (!c->was_written) c->written = false; /* this warp never wrote it */
         }
+        if (!c->was_written) note_written(s, c);
+    }
+    for (int v = 0; v < s->k->nval; v++) {
+        Cell *c = &s->cell[v];
+        if (c->lent) c->lent = c->written = false;
     }
 }

@@ -111,10 +111,10 @@ void ag_sim_cover_contract(Sim *s, const Cell *weights) {
     Coverage *c = &s->cover;
     const Origin *o = &weights->from;
     int64_t sk = s->call->size[SZ_SK], plane = o->b * s->call->size[SZ_HQ];
-    int n = weights->v->cols, pack = s->k->pack;
+    int n = weights->v->cols, pack = s->k->pack, own = weights->v->rows / s->k->role[s->role].warps; /* rows of a warp */
     for (int i = 0; i < o->live; i++) {
         int64_t number = c->number[o->q0 + i / pack], head = o->h + i % pack;
-        if (number < 0) continue;
+        if (number < 0 || !ag_sim_warp_runs(s, i / own)) continue;
         uint8_t *seen = c->seen + ((plane + head) * c->nrow + number) * sk;
         for (int j = 0; j < n; j++) {
             int64_t key = o->key0 + j;

@@ -199,6 +199,8 @@ static void eval_lanes(Sim *s, const Expr *e, const Step *t, int64_t at, int row
     int n = t->vary & VARY_COL ? columns : 1;
     if (t->op == OP_AXIS) {
         for (int j = 0; j < n; j++) t->lane[j].i = (int32_t)(at + j);
+    } else if (t->op == OP_LISTED_BY) {
+        t->lane[0].i = ag_sim_listed_by(s, e->step[t->arg[0]].lane[0].i, e->step[t->arg[1]].lane[0].i);
     } else if (t->op == OP_VAL) {
         const Cell *c = &s->cell[t->index];
         for (int j = 0; j < n; j++) t->lane[j].f = c->x[row * n + j];

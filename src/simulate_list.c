@@ -22,13 +22,44 @@ static int64_t entry_of(List *l, int64_t e) {
     return ag_host_get_int(l->t, l->at, 4);
 }
 
+/* From its definition: all blocks, and who lists them. */
+static void unite(Sim *s, const Ins *i, int64_t rows) {
+    const Val *v = &s->k->val[i->bar];
+    if (rows < 1 || rows > s->k->queries) ag_sim_fail(s, "a union of %lld lists in a tile of %d queries", (long long)rows, s->k->queries);
+    if (!s->united) s->united = NEWN(s->arena, int64_t, (size_t)v->cols), s->united_by = NEWN(s->arena, uint32_t, (size_t)v->cols);
+    ag_sim_copied(s, ag_sim_overwrite(s, i->bar, 0), false);
+    s->nunited = 0;
+    for (int64_t block = 0, end = blocks_of(s, i); block < end; block++) {
+        uint32_t by = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            List l = list_at(s, i, s->list_at[0], s->list_at[1], s->list_at[2] + r);
+            for (int64_t e = 0; e < l.n; e++)
+                if (entry_of(&l, e) == block) by |= 1u << r;
+        }
+        if (!by) continue;
+        s->united_by[s->nunited] = by;
+        s->united[s->nunited++] = block;
+    }
+    ag_sim_barrier(s);
+    s->cell[i->dst].scalar[s->role] = (Scalar){T_INT, {.i = s->nunited}};
+}
+
+static void check_entry(Sim *s, int64_t entry) {
+    if (!s->list) ag_sim_fail(s, "reads a block list before one is opened");
+    if (s->list->dst < 0) return;
+    ag_sim_read(s, s->list->bar, 0, USE_ALL, false);
+    if (entry < 0 || entry >= s->nunited) ag_sim_fail(s, "entry %lld of a union of %d blocks", (long long)entry, s->nunited);
+}
+
 void ag_sim_open_list(Sim *s, const Ins *i) {
     s->list = i;
     for (int e = 0; e < 3; e++) s->list_at[e] = ag_sim_int(s, i->e[e]);
     const KernelTensor *t = &s->k->tensor[i->a];
+    int64_t rows = i->dst >= 0 ? ag_sim_int(s, i->e[3]) : 1;
     for (int e = 0; e < 3; e++)
-        if (s->list_at[e] < 0 || s->list_at[e] >= ag_sim_int(s, t->extent[e]))
+        if (s->list_at[e] < 0 || s->list_at[e] + (e == 2 ? rows : 1) > ag_sim_int(s, t->extent[e]))
             ag_sim_fail(s, "list %lld of dim %d of %s, which has %lld", (long long)s->list_at[e], e, t->name, (long long)ag_sim_int(s, t->extent[e]));
+    if (i->dst >= 0) unite(s, i, rows);
 }
 
 /* The first past the last if the entry does not count. */
@@ -42,8 +73,13 @@ static int64_t block_at(const Sim *s, const Ins *i, const int64_t at[3], int64_t
 }
 
 int64_t ag_sim_listed(Sim *s, int64_t entry) {
-    if (!s->list) ag_sim_fail(s, "reads a block list before one is opened");
-    return block_at(s, s->list, s->list_at, entry);
+    check_entry(s, entry);
+    return s->list->dst >= 0 ? s->united[entry] : block_at(s, s->list, s->list_at, entry);
+}
+
+bool ag_sim_listed_by(Sim *s, int64_t entry, int64_t query) {
+    check_entry(s, entry);
+    return query >= 0 && query < s->k->queries && (s->united_by[entry] >> query & 1);
 }
 
 bool ag_sim_slot_counts(Sim *s, int64_t b, int64_t head, int64_t row, int64_t entry) {

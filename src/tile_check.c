@@ -5,8 +5,10 @@ typedef struct Check {
     const Kernel *k;
     unsigned facts;
     const Role *role;
-    bool *written;  /* per value: something has been put into it by this role, on every way here */
-    bool list;      /* a block list is open */
+    bool *written; /* per value: something has been put into it by this role, on every way here */
+    bool list;     /* a block list is open */
+    Ref any;       /* of the last TI_ANY of this block: its condition, and what it has written for the warps that ran it */
+    bool *any_written;
     const Ins *ins; /* being checked, for messages */
 } Check;
 
@@ -49,6 +51,7 @@ static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int
     require(c, n->op != OP_BRANCH || own, "the branch of a kernel is read where it has no value");
     require(c, (n->op != OP_FIRST && n->op != OP_QUERY) || c->k->entries, "inverted lists are read that the kernel does not have");
     require(c, n->op != OP_LISTED || c->list, "a block list is read before it is opened");
+    require(c, n->op != OP_LISTED_BY || (c->list && c->k->list->dst >= 0), "who lists a block is asked without a union of lists");
     require(c, n->op != OP_LOAD && n->op != OP_CARRY && n->op != OP_AXISMIN && n->op != OP_AXISMAX && n->op != OP_RSUM && n->op != OP_RMAX,
             "an expression holds a node of the Math IR");
     if (n->op != OP_VAL) return;
@@ -72,7 +75,8 @@ static void check_expr(const Check *c, Ref r, Reach reach, int rows, int cols, i
     for (Ref i = r; i > 0; i--) {
         if (!live[i]) continue;
         const Node *n = &c->k->nodes.n[i];
-        if (ag_op[n->op].arity == 0 || n->op == OP_LISTED || n->op == OP_FIRST || n->op == OP_QUERY) check_leaf(c, n, reach, rows, cols, dst);
+        if (ag_op[n->op].arity == 0 || n->op == OP_LISTED || n->op == OP_LISTED_BY || n->op == OP_FIRST || n->op == OP_QUERY)
+            check_leaf(c, n, reach, rows, cols, dst);
         for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
         for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
     }
@@ -148,6 +152,15 @@ static void check_entries(const Check *c, const Ins *i) {
     for (int e = 0; e < 2; e++) check_uniform(c, i->e[e], T_INT);
 }
 
+static bool is_table(const Check *c, int v, DType type, int rows, int cols);
+static void check_union(const Check *c, const Ins *i) {
+    int entries = c->k->queries * (int)c->k->nodes.n[c->k->tensor[i->a].extent[3]].value.u.i;
+    require(c, is_in(c, i->dst, SPACE_SCALAR), "the number of blocks goes to no scalar");
+    require(c, is_table(c, i->bar, DT_I32, UNION_ROWS, ag_union_cols(entries)), "the table is too small for the union of the lists");
+    require(c, c->k->queries <= UNION_QUERIES, "there are more queries than bits for them");
+    check_uniform(c, i->e[3], T_INT);
+}
+
 static void check_list(Check *c, const Ins *i) {
     bool there = i->a >= TEN_COUNT && i->a < c->k->ntensor && c->k->tensor[i->a].rank == 4 && c->k->tensor[i->a].type == DT_I32;
     require(c, there && ag_node_is_const(&c->k->nodes, c->k->tensor[i->a].extent[3]), "the list is no i32 tensor with a constant number of entries");
@@ -156,6 +169,7 @@ static void check_list(Check *c, const Ins *i) {
     require(c, i->n > 0 && i->n % c->k->sched->f[F_TILE_N].v == 0, "a block is not made up of key tiles");
     require(c, !c->role->one_thread && c->k->nrole == 1, "a list belongs to a kernel of one role");
     for (int e = 0; e < 3; e++) check_uniform(c, i->e[e], T_INT);
+    if (i->dst >= 0 && there) check_union(c, i);
     c->list = true;
 }
 
@@ -405,11 +419,12 @@ static void check_block(Check *c, const Block *b);
 
 /* A body that may not run: what it writes counts inside only. */
 static void check_body(Check *c, const Ins *i, int counter) {
-    bool *outer = c->written;
+    bool *outer = c->written, *same = i->op == TI_ANY && c->any == i->e[0] ? c->any_written : NULL;
     c->written = NEWN(c->k->arena, bool, (size_t)c->k->nval);
-    for (int v = 0; v < c->k->nval; v++) c->written[v] = outer[v];
+    for (int v = 0; v < c->k->nval; v++) c->written[v] = outer[v] || (same && same[v]);
     if (counter >= 0) c->written[counter] = true;
     check_block(c, &i->body);
+    if (i->op == TI_ANY) c->any = i->e[0], c->any_written = c->written;
     c->written = outer;
 }
 
@@ -500,11 +515,16 @@ static void check_ins(Check *c, const Ins *i) {
 }
 
 static void check_block(Check *c, const Block *b) {
+    Ref any = c->any;
+    bool *any_written = c->any_written;
+    c->any = 0;
     for (const Ins *i = b->first; i; i = i->next) {
         c->ins = i;
         require(c, i->next ? i->next->prev == i : b->last == i, "the list of instructions is broken");
         check_ins(c, i);
     }
+    c->any = any;
+    c->any_written = any_written;
 }
 
 static void check_place(Check *c) {

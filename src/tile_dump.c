@@ -88,8 +88,10 @@ static void put_operands(Dump *d, const Ins *i) {
         put_expr(d, i->e[0]);
         break;
     case TI_LIST:
+        if (i->dst >= 0) ag_put(d->out, " %s = size of %s <-", name(d, i->dst), name(d, i->bar));
         ag_put(d->out, " %s", k->tensor[i->a].name);
-        put_exprs(d, "[", i->e, 3, "]");
+        put_exprs(d, "[", i->e, 3, i->dst >= 0 ? " ..]" : "]");
+        if (i->dst >= 0) put_exprs(d, " of ", i->e + 3, 1, " rows");
         if (i->b >= 0) ag_put(d->out, " counted by %s", k->tensor[i->b].name);
         ag_put(d->out, ", blocks of %d keys", i->n);
         break;

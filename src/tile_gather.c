@@ -9,9 +9,7 @@
 #include "program.h"
 #include "tiler.h"
 
-enum { ROWS = 64, PIECE_TILES = 16, PIECE_LEAST = 256, MOST_KEYS = 128 };
-
-bool ag_can_gather(const Branch *b) { return b->per.n == 1 && b->block.n <= MOST_KEYS; }
+enum { ROWS = 64, PIECE_TILES = 16, PIECE_LEAST = 256 };
 
 Schedule *ag_gather_schedule(const Fn *fn, const Branch *b) {
     Str text = ag_fmt(fn->d->arena,

@@ -90,6 +90,8 @@ void ag_tiler_keys(Tiler *t) {
     /* With wgmma a tile without keys visits one, in which none is visible: the rings of the roles need no exception then. */
     bool some = tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA;
     Ref least = some ? op2(t, OP_ADD, val(t, j_lo), num(t, 1)) : val(t, j_lo);
+    int64_t parts = t->united ? t->k->list->n / tile_field(t->k, F_TILE_N) : 1;
+    if (t->united) up = parts > 1 ? op2(t, OP_MUL, val(t, t->blocks), num(t, parts)) : val(t, t->blocks);
     int j_hi = ag_tiler_let(t, t->pre, "j_hi", some || ((r->need_lo || r->need_hi) && !t->listed) ? op2(t, OP_MAX, up, least) : up, NULL);
     assert(!ag_expr_uses(t->k, lo, OP_AXIS, AX_H) &&
            !ag_expr_uses(t->k, hi, OP_AXIS, AX_H)); /* a tile may have several heads, and the ranges are for all */

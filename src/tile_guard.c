@@ -108,6 +108,8 @@ void ag_tiler_guard(Tiler *t) {
     Interval seen = {0};
     if (t->m->range.mask) rest = take_conjunction(t, &seen, ag_tiler_expr(t, t->m->range.mask, LEVEL_ELEM));
     bound_key(t, &seen, OP_LT, size(t, SZ_SK));
+    if (t->united && t->k->pack % 16) /* a warp has rows of several queries: no key is before 0 */
+        seen.hi = ag_node_op(&t->k->nodes, OP_SELECT, ag_tiler_listed(t), seen.hi, num(t, 0), (Span){0});
     guard = op2(t, OP_LT, key, seen.hi);
     if (seen.lo) guard = op2(t, OP_AND, op2(t, OP_GE, key, seen.lo), guard);
     t->k->guard = rest ? op2(t, OP_AND, rest, guard) : guard;

@@ -58,7 +58,10 @@ typedef enum TileOp {
     TI_WAIT_BAR, /* until mbarrier n [stage e[0]] has completed its phase of parity e[1] */
     TI_ARRIVE,   /* each warp of the role arrives once on mbarrier n [stage e[0]] */
     TI_LIST, /* opens the block list of the tile, which LISTED reads from then on: tensor a at batch e[0], head e[1], row e[2], of blocks of n keys; tensor b (-1: none)
-                    at the same place has the number of entries that count.  An entry that is negative, past the last block or there before does not count */
+                    at the same place has the number of entries that count.  An entry that is negative, past the last block or there before does not count.
+                    With scalar dst it is the union of the lists of e[3] rows from there on, Kernel.queries at most: each block once, ascending; dst = how
+                    many there are.  LISTED reads entries 0 .. dst - 1 then, and LISTED_BY tells which rows list one.  All threads make the union, in table
+                    bar (ag_union_cols wide, UNION_ROWS), and all have passed a barrier behind it */
     TI_ENTRIES, /* opens the inverted lists of batch e[0], head e[1], which FIRST and QUERY read from then on: tensor a [b, h, blocks + 1] has where the entries
                     of each block begin in tensor b [b, h, entries]; an entry is query * n + slot */
     TI_FIND, /* scalar dst, which varies, = the block that entry e[0] is of, of e[1] blocks */
@@ -199,6 +202,10 @@ typedef struct Inversion {
     int slots;                  /* of a list */
     int chunk, window, columns; /* queries of a chunk; blocks that a block of threads works on at a time; columns that one scans */
 } Inversion;
+
+/* The table of a union of block lists: blocks, which queries of the tile list each (bits), and what is needed on the way. */
+enum { UNION_ROWS = 4, UNION_QUERIES = 16 /* at most */ };
+static inline int ag_union_cols(int entries) { return (entries + 3) / 4 * 4; } /* read four at a time */
 
 /* What a kernel is for: the simulator follows keys and query rows through attention alone. */
 typedef enum KernelKind { KERNEL_ATTEND, KERNEL_GATHER, KERNEL_SELECT, KERNEL_EACH, KERNEL_INVERT } KernelKind;

@@ -22,6 +22,8 @@ typedef struct Tiler {
     int b, h, g, row0, q0, q_last, j;
     const Branch *listed;                 /* whose block lists say which keys are visited; NULL: all keys are */
     Ref limit;                            /* rows of queries below belong to the tile */
+    int united;                           /* queries whose lists the tile unites; 0 */
+    int blocks;                           /* united: scalar, how many blocks there are */
     bool gather;                          /* queries come block by block (tile_gather.c) */
     Ref key0;                             /* gather: position of the block's first key */
     int piece_end, block, end, first_key; /* gather: scalars */
@@ -47,6 +49,8 @@ Ref ag_tiler_expr(Tiler *t, Ref r, Level level);
 /* ---- tile_list.c: branches over listed blocks */
 int ag_listed_queries(const Branch *b, int group); /* queries of one list in a tile */
 void ag_tiler_list(Tiler *t);                      /* opens the list of the tile */
+Ref ag_tiler_listed(Tiler *t);                     /* of a union: does the row's query list the block of this step? */
+void ag_tiler_skip(Tiler *t);                      /* of a union: each warp computes in the steps whose block a query of its rows lists */
 Ref ag_tiler_first_key(Tiler *t);                  /* position of the first key of tile j */
 /* ---- tile_gather.c: the same, block by block */
 void ag_tiler_pieces(Tiler *t, Block *once); /* which entries a block of the launch has */

@@ -451,7 +451,10 @@ static void execute(Walk *w, int actor, const Ins *i) {
         else
             work(w, actor, i);
         break;
-    case TI_ANY: /* its condition alone */
+    case TI_ANY: /* its condition alone, but for the steps of a union of lists */
+        work(w, actor, i);
+        if (w->k->list && w->k->list->dst >= 0 && w->k->nodes.n[i->e[0]].op == OP_LISTED_BY) enter(w, r, i, 0, 0);
+        break;
     case TI_LOAD:
     case TI_STAGE:
     case TI_MAP:

@@ -7,7 +7,8 @@
  *   show_svg.c       the same as a picture
  *
  * Who needs an engine at the same time shares it evenly, but for products of warpgroups that take turns: they go in that order.  Synchronisation itself costs nothing, and no more than the issue order delays an instruction.
- * All key tiles are visible as a whole, so no step needs the mask, and no body of a TI_ANY runs. */
+ * All key tiles are visible as a whole, so no step needs the mask, and no body of a TI_ANY runs; but of a union of block lists every
+ * warp takes all steps. */
 #ifndef AG_TIMELINE_H
 #define AG_TIMELINE_H
 

@@ -18,6 +18,56 @@ LEAF int block_of(const UniqueList &list, int i) {
     return block < 0 || block >= list.blocks ? list.blocks : block;
 }
 
+//@ leaf UnionList needs types LEAF UNROLL
+// The union of the lists of a tile's queries: blocks, ascending, and which queries list each.
+struct UnionList { const int *entry; const u32 *by; };
+LEAF int block_of(const UnionList &list, int i) { return list.entry[i]; }
+LEAF bool listed_by(const UnionList &list, int i, int query) { return list.by[i] >> query & 1; }
+
+//@ leaf unite_lists needs types LEAF UNROLL UnionList
+// Makes it of the lists of `queries` rows, by all threads, in a table of four rows of PITCH: the union, by whom, and on the way for each entry its block, if
+// it is the first with that, and by whom that is listed. Gives how many blocks there are. Entries past the count (null: all count), negative or past the last block are none.
+template <int QUERIES, int SLOTS, int PITCH, int THREADS> LEAF int unite_lists(int *table, const int *entry, i64 row, i64 col, const int *count, i64 count_row, int queries, int blocks) {
+    constexpr int NONE = 0x7fffffff;
+    int *const all = table, *const by = table + PITCH, *const first = table + 2 * PITCH, *const first_by = table + 3 * PITCH;
+    int n = 0;
+    ROLLED for (int e = threadIdx.x; e < PITCH; e += THREADS) {
+        const int q = e / SLOTS, slot = e % SLOTS;
+        const bool in = q < queries && (!count || slot < __ldg(count + q * count_row));
+        const int block = in ? __ldg(entry + q * row + slot * col) : -1;
+        all[e] = block >= 0 && block < blocks ? block : NONE;
+    }
+    __syncthreads();
+    ROLLED for (int e0 = 0; e0 < PITCH; e0 += THREADS) {
+        const int e = e0 + threadIdx.x, block = e < PITCH ? all[e] : NONE;
+        bool is_first = block != NONE;
+        u32 listed = 0;
+        ROLLED for (int x = 0; x < PITCH; x += 4) {
+            const int4 four = *(const int4 *)(all + x);
+            const bool same[4] = {four.x == block, four.y == block, four.z == block, four.w == block};
+            UNROLL for (int i = 0; i < 4; i++) {
+                if (same[i]) listed |= 1u << (x + i) / SLOTS;
+                if (same[i] && x + i < e) is_first = false;
+            }
+        }
+        if (e < PITCH) first[e] = is_first ? block : NONE, first_by[e] = (int)listed;
+        n += __syncthreads_count(is_first);
+    }
+    ROLLED for (int e = threadIdx.x; e < PITCH; e += THREADS) {
+        const int block = first[e];
+        int rank = 0;
+        if (block == NONE) continue;
+        ROLLED for (int x = 0; x < PITCH; x += 4) {
+            const int4 four = *(const int4 *)(first + x);
+            rank += (four.x < block) + (four.y < block) + (four.z < block) + (four.w < block);
+        }
+        all[rank] = block;
+        by[rank] = first_by[e];
+    }
+    __syncthreads();
+    return n;
+}
+
 //@ leaf merge_slots needs types LEAF UNROLL NEG_INF load_8
 // The results of the N slots of a list (rows of 8 channels, row_stride apart, the first n of which are there), weighted by their LSEs; the LSE of all, -inf if no slot counts.
 template <class T, int N, class List> LEAF float merge_slots(float (&y)[8], const List &list, const float *lse, const typename T::element *part, i64 row_stride, int n, bool vec) {

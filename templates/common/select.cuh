@@ -118,10 +118,11 @@ template <class R> LEAF void rank_blocks(u32 lists, u32 sums, int block0, int bl
     }
     if (open && in) UNROLL for (int i = 0; i < KEYS; i++) st_shared_u64(list + (lane * KEYS + i) * 8, key[i]);
     __syncwarp();
-    if (R::HISTORY == 0 || !in) return;
-    ROLLED for (int i = lane; i < R::PARTS * R::HISTORY; i += R::LANES) {
-        const u32 row = rows + i / R::HISTORY * (R::SUM_PITCH * 4) + i % R::HISTORY * 4;
-        st_shared_4(row, __float_as_uint(ld_shared_f32(row + R::STEP * 4)));
+    if constexpr (R::HISTORY > 0) {
+        ROLLED for (int i = lane; in && i < R::PARTS * R::HISTORY; i += R::LANES) {
+            const u32 row = rows + i / R::HISTORY * (R::SUM_PITCH * 4) + i % R::HISTORY * 4;
+            st_shared_4(row, __float_as_uint(ld_shared_f32(row + R::STEP * 4)));
+        }
     }
 }
 

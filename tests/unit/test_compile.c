@@ -250,15 +250,16 @@ static void test_odd_texts(void **state) {
 static void test_memory_is_given_back(void **state) {
     (void)state;
     attngen_source good = shipped_spec("causal"), bad = text_source("bad.yaml", "attention: a\nmask: k <=\n");
-    size_t used[2];
-    for (int round = 0; round < 2; round++) {
+    enum { ROUNDS = 9 };
+    size_t used[ROUNDS];
+    for (int round = 0; round < ROUNDS; round++) { /* in the first ones what malloc itself keeps grows */
         for (int i = 0; i < 20; i++) {
             ag_compilation_free(ag_compile_text(&good, NULL, "sm_90", NULL, 0, NULL));
             ag_compilation_free(ag_compile_text(&bad, NULL, "sm_90", NULL, 0, NULL));
         }
         used[round] = mallinfo2().uordblks;
     }
-    assert_true(used[1] <= used[0] + 4096);
+    assert_true(used[ROUNDS - 1] <= used[ROUNDS - 2] + 4096);
     ag_compilation_free(NULL);
 }
 

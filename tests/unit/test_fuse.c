@@ -16,11 +16,12 @@ typedef enum Form { MERGED, BY_QUERY, APART } Form;
     "attention: t\ninputs:\n  list: {i32: [b, g, q, 3]}\n  n: {i32: [b, g, q]}\n" inputs "branches:\n"                                               \
     "  only: {blocks: list, block: 32, blocks_per: 4, counts: n, mask: k <= q}\n  win: {mask: 'k <= q and q - k < 20'}\noutput: " output "\n"
 
-static Compilation *compiled(const char *text, int D, int dtype, int group) {
-    const attngen_dim dims[] = {{"D", D}, {"dtype", dtype}, {"group", group}};
-    attngen_source s = {"spec.yaml", text, strlen(text)};
-    Compilation *c = ag_compile_text(&s, NULL, "sm_80", dims, 3, NULL);
-    assert_non_null(c);
+/* Compiles with the order of listed blocks that leads to the form; of a program without lists the order is idle. */
+static Compilation *compiled(const char *text, int D, int dtype, int group, Form form) {
+    const attngen_dim dims[] = {{"D", D}, {"dtype", dtype}, {"group", group}, {0}};
+    const char *by_block = "schema: attngen.schedule/1\nloop: {lists: block}\n";
+    const char *by_query = "schema: attngen.schedule/1\nloop: {lists: query}\n";
+    Compilation *c = compile_raw(text, form == MERGED ? by_block : by_query, "sm_80", dims, NULL);
     must_compile(c);
     return c;
 }
@@ -66,7 +67,7 @@ static char *result(const Compilation *c, const Case *shape) {
 }
 
 static void must_pass(const char *text, int D, int dtype, int group, Form form) {
-    Compilation *c = compiled(text, D, dtype, group);
+    Compilation *c = compiled(text, D, dtype, group, form);
     if (form_of(c) != form) fail_msg("form %d, not %d, group %d, of\n%s", form_of(c), form, group, text);
     for (int layout = 0; layout < LAY_COUNT; layout++) {
         Case shape = {.B = 2, .Hkv = 2, .group = group, .Sq = 21, .Sk = 90, .offset = 69, .layout = (TensorLayout)layout};
@@ -148,7 +149,7 @@ static void test_no_room(void **state) {
         for (int i = 0; i < 11; i++) ag_put(&text, " * a%d[h]", i);
         for (int i = 0; i < params; i++) ag_put(&text, " + p%d", i);
         ag_put(&text, "\n");
-        Compilation *c = compiled(text.s, 32, ATTNGEN_BF16, 16);
+        Compilation *c = compiled(text.s, 32, ATTNGEN_BF16, 16, BY_QUERY);
         assert_int_equal(form_of(c), params == 2 ? BY_QUERY : APART);
         ag_compilation_free(c);
         ag_buf_free(&text);
@@ -179,10 +180,10 @@ static void test_text(void **state) {
         "const Pairs<bf16_in, 4> u_win = load_pairs<bf16_in, 4>(args.u_win + b * args.s0_win + h * args.s1_win + row * args.s2_win + lane_col * ",
         "acc[mi][ni][2 * r + e] = u_gate * u_win(ni, e) + acc[mi][ni][2 * r + e];", "  output acc as o[b, h0, rows row0 ..] below Sq = load", NULL};
     const char *spec = LISTED("  gate: {f32: [b, q, h, 3]}\n", BY_KV_HEAD, "gate[b, q, h, 0] * win + only");
-    Compilation *c = compiled(spec, 32, ATTNGEN_BF16, 1);
+    Compilation *c = compiled(spec, 32, ATTNGEN_BF16, 1, MERGED);
     has(c, merged);
     ag_compilation_free(c);
-    c = compiled(spec, 32, ATTNGEN_BF16, 16);
+    c = compiled(spec, 32, ATTNGEN_BF16, 16, BY_QUERY);
     has(c, by_query);
     ag_compilation_free(c);
 }
@@ -240,7 +241,7 @@ static void test_broken_runs(void **state) {
         {2, twice, "is written twice"},
     };
     for (int i = 0; i < LEN(cases); i++) {
-        Compilation *c = compiled(broken_spec, 32, ATTNGEN_BF16, cases[i].group);
+        Compilation *c = compiled(broken_spec, 32, ATTNGEN_BF16, cases[i].group, cases[i].group > 8 ? BY_QUERY : MERGED);
         const Case shape = {.B = 1, .Hkv = 2, .group = cases[i].group, .Sq = 20, .Sk = 90, .offset = 70};
         char *right = result(c, &shape);
         assert_string_equal(right, "");
@@ -303,7 +304,7 @@ static void test_checks(void **state) {
         {2, key, "merge: an axis is read where it has no value"},
     };
     for (int i = 0; i < LEN(cases); i++) {
-        Compilation *c = compiled(broken_spec, 32, ATTNGEN_BF16, cases[i].group);
+        Compilation *c = compiled(broken_spec, 32, ATTNGEN_BF16, cases[i].group, cases[i].group > 8 ? BY_QUERY : MERGED);
         Kernel *k = last_kernel(c);
         ag_tile_check(k, FACT_PLACED | FACT_PIPELINED);
         must_compile(c);

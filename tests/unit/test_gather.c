@@ -1,0 +1,152 @@
+/* test_gather.c: listed blocks visited block by block: right beside the reference, and what the simulator says where the walk over pieces, its copies or the merging are
+ * broken. */
+#include "program.h"
+#include "with_schedule.h"
+
+static const char SPEC[] = "attention: a\ninputs:\n  list: {i32: [b, g, q, 5]}\nbranches:\n  x: {blocks: list, block: 32, mask: k <= q}\n";
+static const char SCHEDULE[] = "schema: attngen.schedule/1\nloop: {lists: block}\n";
+
+static Compilation *compiled(const char *arch, int group) {
+    const attngen_dim dims[] = {{"D", 32}, {"group", group}, {NULL, 0}};
+    Compilation *c = compile_raw(SPEC, SCHEDULE, arch, dims, NULL);
+    must_compile(c);
+    return c;
+}
+
+/* The part that has the attention. */
+static Kernel *attention(const Compilation *c) {
+    for (int i = 0; i < c->npart; i++)
+        if (c->part[i].kernel->kind == KERNEL_GATHER) return c->part[i].kernel;
+    fail_msg("nothing is gathered");
+    return NULL;
+}
+
+/* The message of a run ("" if it went well), with the result compared. */
+static char *run(const Compilation *c, const Case *shape) {
+    CaseData data;
+    ProgramBuffers buffers;
+    Buf message = {0};
+    const Spec *spec = c->fn.spec;
+    assert_true(ag_check_data(&data, shape, spec, 5));
+    double *o = doubles(&data.call, spec->Dv), *naive = doubles(&data.call, spec->Dv), *lse = doubles(&data.call, 1),
+           *naive_lse = doubles(&data.call, 1);
+    ag_check_poison(&data, spec);
+    ag_putn(&message, "", 0);
+    bool ok = ag_simulate_program(c, &data.call, &buffers, &message);
+    assert_true(ag_reference(spec, &data.call, o, lse) && ag_naive(spec, &data.call, naive, naive_lse));
+    if (ok) {
+        Comparison r = ag_compare(spec, &data.call, ag_error_bound(c->numerics), o, lse, naive);
+        if (!r.ok) ag_put(&message, "%s", r.text);
+    }
+    ag_program_buffers_free(&buffers);
+    ag_check_data_free(&data);
+    free(o);
+    free(naive);
+    free(lse);
+    free(naive_lse);
+    return message.s;
+}
+
+static const Case small = {.B = 1, .Hkv = 2, .group = 2, .Sq = 90, .Sk = 100, .offset = ATTNGEN_ALIGN_END};
+
+static void says(const Compilation *c, const Case *shape, const char *part) {
+    char *text = run(c, shape);
+    if (part ? !strstr(text, part) : text[0] != '\0') fail_msg("%s instead of %s", text, part ? part : "nothing");
+    free(text);
+}
+
+/* Pieces that end in a block and go over several; blocks that nobody lists; heads of a query apart in a tile. */
+static void test_right(void **state) {
+    (void)state;
+    static const int groups[] = {1, 2, 3, 6, 16, 40};
+    for (int i = 0; i < LEN(groups); i++) {
+        Compilation *c = compiled(i % 2 ? "sm_80" : "sm_90a", groups[i]);
+        const Case shapes[] = {
+            {.B = 2, .Hkv = 2, .group = groups[i], .Sq = 130, .Sk = 130, .offset = ATTNGEN_ALIGN_END},
+            {.B = 1, .Hkv = 1, .group = groups[i], .Sq = 1, .Sk = 700, .offset = ATTNGEN_ALIGN_END, .layout = LAY_BSHD},
+            {.B = 1, .Hkv = 1, .group = groups[i], .Sq = 300, .Sk = 33, .offset = -40, .layout = LAY_STEP},
+            {.B = 1, .Hkv = 2, .group = groups[i], .Sq = 20, .Sk = 0, .offset = ATTNGEN_ALIGN_END},
+        };
+        for (int s = 0; s < LEN(shapes); s++) says(c, &shapes[s], NULL);
+        ag_compilation_free(c);
+    }
+}
+
+static Ins *find(Block *b, TileOp op, Block **in) {
+    for (Ins *i = b->first; i; i = i->next) {
+        if (i->op == op) return *in = b, i;
+        Ins *x = find(&i->body, op, in);
+        if (x) return x;
+    }
+    return NULL;
+}
+
+/* Every n-th instruction of an op, in the order of the text, is taken out. */
+static void without(TileOp op, int n, const char *part) {
+    Compilation *c = compiled("sm_80", 2);
+    Block *in = NULL, *from = &attention(c)->role[0].body;
+    Ins *i = find(from, op, &in);
+    for (; n && i; n--) {
+        Ins *next = i->next;
+        while (next && next->op != op) next = next->next;
+        i = next;
+    }
+    assert_non_null(i);
+    ag_block_remove(in, i);
+    says(c, &small, part);
+    ag_compilation_free(c);
+}
+
+static void test_broken(void **state) {
+    (void)state;
+    without(TI_WAIT, 0, "before its copy");
+    without(TI_SYNC, 1, "overwrites");
+    without(TI_FIND, 0, "");
+}
+
+/* A block of the launch that goes on to the next one's piece. */
+static void test_pieces_overlap(void **state) {
+    (void)state;
+    Compilation *c = compiled("sm_80", 2);
+    Kernel *k = attention(c);
+    for (Ins *i = k->role[0].body.first; i; i = i->next) {
+        bool end = i->op == TI_LET && ag_str_is(k->val[i->dst].name, "piece_end");
+        if (end) i->e[0] = k->nodes.n[i->e[0]].arg[1]; /* all entries of the head */
+    }
+    const Case large = {.B = 1, .Hkv = 1, .group = 2, .Sq = 300, .Sk = 300, .offset = ATTNGEN_ALIGN_END};
+    says(c, &large, "is written twice");
+    ag_compilation_free(c);
+}
+
+/* The queries of a block are those of its entries, and no others. */
+static void test_other_head(void **state) {
+    (void)state;
+    Compilation *c = compiled("sm_80", 2);
+    Kernel *k = attention(c);
+    Block *in = NULL;
+    Ins *open = find(&k->role[0].body, TI_ENTRIES, &in);
+    assert_non_null(open);
+    open->e[1] = ag_node_int(&k->nodes, 0);
+    char *text = run(c, &small);
+    assert_true(text[0] != '\0');
+    free(text);
+    ag_compilation_free(c);
+}
+
+/* The same bits, however often. */
+static void test_workspace(void **state) {
+    (void)state;
+    Compilation *c = compiled("sm_90a", 4);
+    const int64_t size[META_SIZES] = {[SZ_B] = 1, [SZ_HQ] = 8, [SZ_HKV] = 2, [SZ_SQ] = 1000, [SZ_SK] = 1000, [SZ_D] = 32, [SZ_DV] = 32};
+    int64_t parts = 8 * 1000 * 5 * 32 * 2, lses = 8 * 1000 * 5 * 4, bytes = ag_workspace_bytes(&c->meta, size);
+    assert_true(bytes > parts + lses && bytes < parts + lses + (1 << 17));
+    ag_compilation_free(c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_right),      cmocka_unit_test(test_broken),    cmocka_unit_test(test_pieces_overlap),
+        cmocka_unit_test(test_other_head), cmocka_unit_test(test_workspace),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
