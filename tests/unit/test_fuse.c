@@ -136,6 +136,26 @@ static void test_forms(void **state) {
     must_pass(alone, 32, ATTNGEN_BF16, 16, BY_QUERY);
 }
 
+/* A kernel has no room for all the tensors and parameters that the two of them take. */
+static void test_no_room(void **state) {
+    (void)state;
+    for (int params = 2; params < 28; params += 25) {
+        Buf text = {0};
+        ag_put(&text, "attention: t\nparams:\n");
+        for (int i = 0; i < params; i++) ag_put(&text, "  p%d: 0.125\n", i);
+        ag_put(&text, "inputs:\n" BY_KV_HEAD);
+        for (int i = 0; i < 11; i++) ag_put(&text, "  a%d: {f32: [h]}\n", i);
+        ag_put(&text, "branches:\n  x: {}\n  y: {mask: k <= q}\n  only: {blocks: list, block: 16, mask: k <= q}\noutput: x + y + only");
+        for (int i = 0; i < 11; i++) ag_put(&text, " * a%d[h]", i);
+        for (int i = 0; i < params; i++) ag_put(&text, " + p%d", i);
+        ag_put(&text, "\n");
+        Compilation *c = compiled(text.s, 32, ATTNGEN_BF16, 16, BY_QUERY);
+        assert_int_equal(form_of(c), params == 2 ? BY_QUERY : APART);
+        ag_compilation_free(c);
+        ag_buf_free(&text);
+    }
+}
+
 /* ---- text */
 
 static void has(const Compilation *c, const char *const *part) {
@@ -329,8 +349,9 @@ static void test_workspace(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gates), cmocka_unit_test(test_elements),    cmocka_unit_test(test_lists_of_four), cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_text),  cmocka_unit_test(test_broken_runs), cmocka_unit_test(test_checks),        cmocka_unit_test(test_workspace),
+        cmocka_unit_test(test_gates),       cmocka_unit_test(test_elements), cmocka_unit_test(test_lists_of_four),
+        cmocka_unit_test(test_forms),       cmocka_unit_test(test_no_room),  cmocka_unit_test(test_text),
+        cmocka_unit_test(test_broken_runs), cmocka_unit_test(test_checks),   cmocka_unit_test(test_workspace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
