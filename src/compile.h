@@ -83,7 +83,7 @@ typedef struct Request {
     size_t ndims;
     const char *after; /* stop after this pass ("lower": before the first), no text then; NULL: all */
     bool debug_hang;   /* Kernel.bounded, where there are mbarriers */
-    int united;        /* Fn.united, for tests; 0: the number that fits */
+    int united;        /* Fn.united, for tests; 0: as loop.lists says */
 } Request;
 
 /* The passes of the list over fn, which is lowered; fewer if r->after says so. */

@@ -226,7 +226,7 @@ extern const FieldInfo ag_field[F_COUNT];
 typedef enum StoreWay { STORE_SMEM, STORE_DIRECT, STORE_TMA } StoreWay;                          /* values of F_O_STORE */
 typedef enum Persistence { PERSISTENT_NONE, PERSISTENT_STATIC, PERSISTENT_DYNAMIC } Persistence; /* of F_PERSISTENT */
 typedef enum WeightsIn { WEIGHTS_REGS, WEIGHTS_SMEM } WeightsIn;                                 /* of F_P_OPERAND */
-typedef enum ListOrder { LISTS_BY_QUERY, LISTS_BY_BLOCK } ListOrder;                             /* of F_LISTS */
+typedef enum ListOrder { LISTS_BY_QUERY, LISTS_BY_BLOCK, LISTS_UNITED } ListOrder;               /* of F_LISTS */
 typedef enum Family { FAMILY_MMA_SYNC, FAMILY_WGMMA } Family;                                    /* values of F_MMA_FAMILY */
 Str ag_field_word(const FieldInfo *info, int64_t v);                                             /* value v of an enum or a bool as it is written */
 
@@ -253,8 +253,10 @@ bool ag_field_has_effect(const Schedule *closed, FieldId id); /* with all other 
 Schedule *ag_schedule_read(Diag *d, uint16_t file);
 /* ---- schedule_close.c
  * Closes every `auto` for this spec and target and checks that the schedule applies to them (arch, head dim). */
-enum { GATHER_KEYS = 128 };          /* of a block that is visited by the queries that list it */
-bool ag_can_gather(const Branch *b); /* lists of single queries, and such blocks */
+enum { GATHER_KEYS = 128 };                           /* of a block that is visited by the queries that list it */
+enum { UNION_ENTRIES = 512 };                         /* of the lists that a tile unites */
+bool ag_can_gather(const Branch *b);                  /* lists of single queries, and such blocks */
+int ag_listed_united(const Spec *s, const Branch *b); /* tile_list.c: the queries of a tile whose lists are united; 0: no tile has several */
 void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t);
 bool ag_schedule_is_for(const Schedule *s, const Target *t); /* target.arch has it */
 int ag_barrier_bytes(const Schedule *s);                     /* of mbarriers and slots, of a closed schedule */

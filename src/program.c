@@ -83,9 +83,10 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
              .number = branch,
              .gather = gather,
              .fused = fused && !gather,
-             .united = !listed || gather ? 0
-                       : r->united       ? r->united
-                                         : ag_listed_united(whole, b),
+             .united = !listed || gather                        ? 0
+                       : r->united                              ? r->united
+                       : c->sched->f[F_LISTS].v == LISTS_UNITED ? ag_listed_united(whole, b)
+                                                                : 0,
              .pool = b->keys.kind == FROM_DERIVE ? &whole->derive[b->keys.index] : NULL};
     fn.sched = gather ? ag_gather_schedule(&c->fn, b) : listed ? ag_listed_schedule(&fn, b) : ag_schedule_for(c, spec, fn.pool ? FEW_QUERIES : -1);
     for (int step = INVERT_COUNT; gather && !r->after && step <= INVERT_ENTRIES; step++) add_built(c, ag_build_invert(&c->fn, branch, step));

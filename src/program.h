@@ -32,7 +32,6 @@ Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch);
 
 /* ---- schedules of branches over listed blocks: small tiles of mma.sync, whatever the other branches have */
 Schedule *ag_listed_schedule(const Fn *fn, const Branch *b); /* tile_list.c: a tile has the queries of one list, or fn->united neighbouring ones */
-int ag_listed_united(const Spec *s, const Branch *b);        /* how many of these; 0: the queries of one list */
 Schedule *ag_gather_schedule(const Fn *fn, const Branch *b); /* tile_gather.c: block by block, if ag_can_gather */
 
 /* ---- kernels in their last form, placed.  fn: d, spec (the whole one, with spec->group known), sched (closed) and target are read. */

@@ -181,6 +181,12 @@ static void close_group(const Closing *c) {
  * each head.  On an H200 (docs/performance.md) 10 heads of those rows cost as much time as 100 keys. */
 enum { HEADS_COST_KEYS = 10 };
 
+/* With that many heads a warp's 16 rows are two queries, and half of them idle where it walks the list of one; with other numbers uniting gains nothing unless
+ * neighbouring queries list much the same blocks (docs/performance.md). */
+enum { UNITED_HEADS = 8 };
+
+static bool union_pays(const Spec *spec, const Branch *b) { return !b->per_head && spec->group == UNITED_HEADS && ag_listed_united(spec, b); }
+
 bool ag_can_gather(const Branch *b) { return b->per.n == 1 && b->block.n <= GATHER_KEYS; }
 
 static bool blocks_pay(const Spec *spec, const Branch *b) {
@@ -190,18 +196,21 @@ static bool blocks_pay(const Spec *spec, const Branch *b) {
 
 static void close_lists(const Closing *c) {
     Field *f = &c->s->f[F_LISTS];
-    bool any = false, pays = true;
+    bool any = false, by_block = true, by_union = true;
     for (int i = 0; i < c->spec->nbranch; i++) {
         const Branch *b = &c->spec->branch[i];
         if (b->blocks.kind == FROM_NONE) continue;
         any = true;
-        pays = pays && blocks_pay(c->spec, b);
+        by_block = by_block && blocks_pay(c->spec, b);
+        by_union = by_union && union_pays(c->spec, b);
     }
     c->s->has_lists = any;
     if (!any)
         decide(f, LISTS_BY_QUERY, "the spec has no block lists");
-    else if (pays)
+    else if (by_block)
         decide(f, LISTS_BY_BLOCK, ag_fmt(c->d->arena, "query heads of a list * %d < keys of a block", HEADS_COST_KEYS).s);
+    else if (by_union)
+        decide(f, LISTS_UNITED, ag_fmt(c->d->arena, "%d query heads of a list, so the rows of a warp are two queries", UNITED_HEADS).s);
     else
         decide(f, LISTS_BY_QUERY,
                ag_fmt(c->d->arena, "query heads of a list * %d >= keys of a block, or lists of several queries or blocks above %d keys",
@@ -299,12 +308,23 @@ static void check_threads(const Closing *c) {
 
 static void check_lists(const Closing *c) {
     const Field *f = &c->s->f[F_LISTS];
-    for (int i = 0; i < c->spec->nbranch && f->v == LISTS_BY_BLOCK; i++) {
+    for (int i = 0; i < c->spec->nbranch; i++) {
         const Branch *b = &c->spec->branch[i];
-        if (b->blocks.kind == FROM_NONE || ag_can_gather(b)) continue;
-        ag_unsupported(c->d, f->span, "loop.lists: block takes a list for each query and blocks of up to %d keys: write query", GATHER_KEYS);
-        ag_note(c->d, b->span, "this branch has %s", b->per.n != 1 ? "lists of several queries" : "larger blocks");
-        return;
+        if (b->blocks.kind == FROM_NONE) continue;
+        if (f->v == LISTS_BY_BLOCK && !ag_can_gather(b)) {
+            ag_unsupported(c->d, f->span, "loop.lists: block takes a list for each query and blocks of up to %d keys: write query", GATHER_KEYS);
+            ag_note(c->d, b->span, "this branch has %s", b->per.n != 1 ? "lists of several queries" : "larger blocks");
+            return;
+        }
+        if (f->v == LISTS_UNITED && !ag_listed_united(c->spec, b)) {
+            ag_unsupported(c->d, f->span,
+                           "loop.lists: union takes a list for each query, shared by 4, 8, 16 or 32 query heads, and tiles of 64 rows with up to %d "
+                           "entries: write query",
+                           UNION_ENTRIES);
+            ag_note(c->d, b->span, "this branch has %s, shared by %d heads", b->per.n != 1 ? "lists of several queries" : "lists of one query",
+                    b->per_head || !c->spec->group ? 1 : c->spec->group);
+            return;
+        }
     }
 }
 

@@ -25,10 +25,9 @@ static int tile_keys(int block) {
 /* Neighbouring queries have the first blocks and the last ones in common, and often others.  A block that several of them list is read once, at the price of
  * steps that some warps skip. */
 int ag_listed_united(const Spec *s, const Branch *b) {
-    enum { MOST_ENTRIES = 512 };
-    int pack = b->per_head ? 1 : s->group, queries = TILE_ROWS / pack;
+    int pack = b->per_head || !s->group ? 1 : s->group, queries = TILE_ROWS / pack;
     bool whole = TILE_ROWS % pack == 0 && b->per.n == 1 && queries <= UNION_QUERIES; /* all rows are in use */
-    return whole && queries > 1 && queries * ag_list_slots(s, b) <= MOST_ENTRIES ? queries : 0;
+    return whole && queries > 1 && queries * ag_list_slots(s, b) <= UNION_ENTRIES ? queries : 0;
 }
 
 /* How many blocks are on an SM at once, as registers and shared memory allow; and with what is left of that, values are fetched a step ahead. */

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Native Sparse Attention beside PyTorch's dense causal attention (cuDNN), in one process on one GPU.
 
-    tools/gpu_nsa.py [--lengths 8,16,32,64] [--heads 4,8,16,32,64] [--lists 64x16,128x8] [--rounds 7] [--arch ARCH] [--peers FILE] [--json FILE]
+    tools/gpu_nsa.py [--lengths 8,16,32,64] [--heads 4,8,16,32,64] [--lists 64x16,128x8] [--rounds 7] [--smooth R] [--schedule NAME|FILE]
+                     [--arch ARCH] [--peers FILE] [--json FILE]
 
 bf16, forward, B 1, D 128, 4 KV heads, pooling 32 / 16, window 512, one initial and two local blocks, random q k v and gates; tensors lie as [B, S, H, D].
---lengths in units of 1024 tokens; --lists: block x count.  Each line: milliseconds of each kernel of the program (from the profiler, median), of the whole
+--lengths in units of 1024 tokens; --lists: block x count; --smooth N: q is the mean of N
+neighbouring random ones (default 1), scaled to the same variance, so that neighbours list much the same blocks, as those of a trained model do.  Each line: milliseconds of each kernel of the program (from the profiler, median), of the whole
 program and of cuDNN (one CUDA graph each, shuffled, L2 overwritten before each run, medians), and cuDNN / total.
 
 --peers: a text with tables `cfg fa2.full cud.full ...` of the same configurations from another run; the best peer's figures are scaled by the ratio of the two
@@ -30,11 +32,14 @@ D, HKV, POOL, STRIDE, WINDOW, FIRST, LOCAL = 128, 4, 32, 16, 512, 1, 2
 SPEC = (pathlib.Path(__file__).resolve().parent.parent / "specs" / "nsa.yaml").read_text()
 
 
-def tensors(S, Hq, seed=0):
+def tensors(S, Hq, seed=0, smooth=1):
     g = torch.Generator("cuda").manual_seed(seed)
-    make = lambda h: torch.randn(1, S, h, D, generator=g, device="cuda", dtype=torch.float32).to(torch.bfloat16).transpose(1, 2)
+    random = lambda s, h: torch.randn(1, s, h, D, generator=g, device="cuda", dtype=torch.float32)
+    make = lambda h: random(S, h).to(torch.bfloat16).transpose(1, 2)
+    sums = F.pad(random(S + smooth - 1, Hq).cumsum(1), (0, 0, 0, 0, 1, 0))
+    q = ((sums[:, smooth:] - sums[:, :-smooth]) / smooth**0.5).to(torch.bfloat16).transpose(1, 2)
     gate = torch.rand(1, S, Hq, 3, generator=g, device="cuda")  # [b, q, h, 3]
-    return make(Hq), make(HKV), make(HKV), gate
+    return q, make(HKV), make(HKV), gate
 
 
 def in_double(q, k, v, gate, block, count):
@@ -70,8 +75,8 @@ def in_double(q, k, v, gate, block, count):
     return g[..., 0:1] * cmp + g[..., 1:2] * slc + g[..., 2:3] * win
 
 
-def check(arch, Hq, block, count):
-    program = attngen.Context(arch=arch).compile(SPEC, D=D, group=Hq // HKV, block=block, top=count)
+def check(arch, schedule, Hq, block, count):
+    program = attngen.Context(arch=arch).compile(SPEC, schedule, D=D, group=Hq // HKV, block=block, top=count)
     q, k, v, gate = tensors(2048, Hq, 1)
     o = torch.full((1, 2048, Hq, D), float("nan"), device="cuda", dtype=torch.bfloat16).transpose(1, 2)
     program(q, k, v, o=o, gate=gate)
@@ -134,9 +139,9 @@ def against_peers(tables, block, count, S, Hq, mine):
     return best(".slc") / mine["slc"], best(".tot") / mine["total"], scale * row["S.tot"] / mine["total"]
 
 
-def measure(arch, S, Hq, block, count, rounds, tables):
-    program = attngen.Context(arch=arch).compile(SPEC, D=D, group=Hq // HKV, block=block, top=count)
-    q, k, v, gate = tensors(S, Hq)
+def measure(arch, schedule, S, Hq, block, count, rounds, smooth, tables):
+    program = attngen.Context(arch=arch).compile(SPEC, schedule, D=D, group=Hq // HKV, block=block, top=count)
+    q, k, v, gate = tensors(S, Hq, smooth=smooth)
     o = torch.empty(1, S, Hq, D, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
     size = program.workspace_bytes(q, k, v, gate=gate)
     space = torch.zeros(size, dtype=torch.uint8, device="cuda")
@@ -162,7 +167,8 @@ def main():
     parser.add_argument("--heads", type=numbers, default=[4, 8, 16, 32, 64])
     parser.add_argument("--lists", default="64x16,128x8")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--schedule", help="of the branches over all their keys")
+    parser.add_argument("--smooth", type=int, default=1)
+    parser.add_argument("--schedule")
     parser.add_argument("--arch")
     parser.add_argument("--peers", metavar="FILE")
     parser.add_argument("--json", metavar="FILE")
@@ -170,10 +176,10 @@ def main():
     lists = [tuple(map(int, x.split("x"))) for x in args.lists.split(",")]
     about = machine(attngen.Context(arch=args.arch))
     print(", ".join(f"{k} {v}" for k, v in about.items()))
-    ok = all([check(args.arch, Hq, *x) for Hq in (4, 12, 64) for x in lists])
+    ok = all([check(args.arch, args.schedule, Hq, *x) for Hq in (4, 12, 64) for x in lists])
     tables = peer_tables(pathlib.Path(args.peers).read_text()) if args.peers else {}
     print("  S  heads list   " + "".join(f"{name:>9}" for name, _ in STAGES) + "    total     cudnn  ratio     GB   slc/p  best/p  SFNSA/p")
-    rows = [measure(args.arch, 1024 * S, Hq, *x, args.rounds, tables) for x in lists for S in args.lengths for Hq in args.heads]
+    rows = [measure(args.arch, args.schedule, 1024 * S, Hq, *x, args.rounds, args.smooth, tables) for x in lists for S in args.lengths for Hq in args.heads]
     with_peers = [r["peers"] for r in rows if r["peers"]]
     if with_peers:
         print("peer / ours, geometric mean and least: " + ", ".join(f"{what} {geomean(x):.2f} {min(x):.2f}" for what, x in zip(("slc", "best total", "SFNSA total"), zip(*with_peers))))

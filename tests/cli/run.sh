@@ -57,11 +57,14 @@ t "unknown arch" 2 "attngen: unknown architecture \`sm_91\` (did you mean \`sm_9
 t "missing file" 6 "attngen: ./nothing.yaml: No such file or directory" emit ./nothing.yaml
 t "both from stdin" 2 "attngen: the spec and the schedule cannot both come from the standard input" emit - -s -
 
-# ---- both loop orders of listed blocks, for groups that would take the other
+# ---- all loop orders of listed blocks, for groups that would take the other
 printf 'schema: attngen.schedule/1\nloop: {lists: query}\n' >"$tmp/query.yaml"
 printf 'schema: attngen.schedule/1\nloop: {lists: block}\n' >"$tmp/block.yaml"
 t "lists by query" 0 "" check nsa -s "$tmp/query.yaml" -a sm_90 -D D=32 -D group=2 --no-gpu
 t "lists by block" 0 "" check nsa -s "$tmp/block.yaml" -a sm_90 -D D=32 -D group=16 --no-gpu
+printf 'schema: attngen.schedule/1\nloop: {lists: union}\n' >"$tmp/union.yaml"
+t "lists united" 0 "" check nsa -s "$tmp/union.yaml" -a sm_90 -D D=32 -D group=16 --no-gpu
+t "lists of several queries united" 4 "$tmp/union.yaml:2:15: error: loop.lists: union takes a list for each query, shared by 4, 8, 16 or 32 query heads, and tiles of 64 rows with up to 512 entries: write query*" emit block_sparse -s "$tmp/union.yaml" -a sm_90
 t "lists of several queries by block" 4 "$tmp/block.yaml:2:15: error: loop.lists: block takes a list for each query and blocks of up to 128 keys: write query" emit block_sparse -s "$tmp/block.yaml" -a sm_90
 
 # ---- emit

@@ -1,17 +1,10 @@
 /* test_list.c: attention over listed blocks with neighbouring queries in a tile, whose loop runs over the union of their lists: against the reference, broken
  * kernels, which groups take it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "with_schedule.h"
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "check_case.h"
 #include "program.h"
 
 enum { D = 32 };
@@ -163,7 +156,7 @@ static void test_derived(void **state) {
                               "  cmp: {keys: kc, values: vc, mask: 16 * k + 31 <= q}\n"
                               "  slc: {blocks: picks, mask: k <= q}\n"
                               "output: slc + 0 * cmp\n";
-    Compilation *c = compiled(nsa, "sm_90a", 16, 0);
+    Compilation *c = compiled(nsa, "sm_90a", 16, 4);
     const Case shape = {.B = 1, .Hkv = 1, .group = 16, .Sq = 41, .Sk = 300, .offset = ATTNGEN_ALIGN_END};
     bool united = false;
     for (int i = 0; i < c->npart; i++) united |= c->part[i].kernel->list && c->part[i].kernel->list->dst >= 0;
@@ -278,27 +271,34 @@ static void test_check(void **state) {
 
 static void test_choice(void **state) {
     (void)state;
-    static const int want[][2] = {{12, 1}, {16, 4}, {20, 1}, {24, 1}, {32, 2}, {48, 1}, {64, 1}};
-    for (int i = 0; i < 7; i++) {
-        Compilation *c = compiled(lists("g", 16, 64, ", mask: k <= q"), "sm_80", want[i][0], 0);
-        const Kernel *k = kernel_of(c);
-        assert_int_equal(k->queries, want[i][1]);
-        assert_int_equal(k->list->dst >= 0, want[i][1] > 1);
-        assert_int_equal(strstr(c->cu.s, "unite_lists<") != NULL, want[i][1] > 1);
+    static const struct {
+        const char *order;
+        int group, slots, block, queries; /* 0: refused */
+    } want[] = {
+        {"union", 2, 16, 64, 0},  {"union", 4, 16, 64, 16},  {"union", 4, 16, 256, 16}, {"union", 8, 16, 64, 8},  {"union", 12, 16, 64, 0},
+        {"union", 16, 16, 64, 4}, {"union", 16, 200, 64, 0}, {"union", 20, 16, 64, 0},  {"union", 24, 16, 64, 0}, {"union", 32, 16, 64, 2},
+        {"union", 48, 16, 64, 0}, {"union", 64, 16, 64, 0},  {"query", 8, 16, 64, 1},   {"auto", 8, 16, 64, 8},   {"auto", 8, 200, 64, 1},
+        {"auto", 16, 16, 64, 1},  {"auto", 4, 16, 32, 1},
+    };
+    for (int i = 0; i < LEN(want); i++) {
+        const attngen_dim dims[] = {{"D", D}, {"group", want[i].group}, {0}};
+        char schedule[96];
+        snprintf(schedule, sizeof schedule, "schema: attngen.schedule/1\nloop: {lists: %s}\n", want[i].order);
+        Compilation *c = compile_raw(lists("g", want[i].slots, want[i].block, ", mask: k <= q"), schedule, "sm_80", dims, NULL);
+        if (!want[i].queries) {
+            char *text = report(c);
+            assert_int_equal(c->diag.status, ATTNGEN_E_UNSUPPORTED);
+            if (!strstr(text, "loop.lists: union takes a list for each query, shared by 4, 8, 16 or 32 query heads")) fail_msg("%s", text);
+            free(text);
+        } else {
+            must_compile(c);
+            const Kernel *k = kernel_of(c);
+            if (k->queries != want[i].queries) fail_msg("case %d: %d queries, not %d", i, k->queries, want[i].queries);
+            assert_int_equal(k->list->dst >= 0, want[i].queries > 1);
+            assert_int_equal(strstr(c->cu.s, "unite_lists<") != NULL, want[i].queries > 1);
+        }
         ag_compilation_free(c);
     }
-    Compilation *c = compiled(lists("g", 200, 64, ""), "sm_80", 16, 0); /* more entries than are worth it */
-    assert_true(kernel_of(c)->list->dst < 0);
-    ag_compilation_free(c);
-    c = compiled(lists("g", 16, 256, ""), "sm_80", 8, 0); /* blocks too large to go through one by one */
-    assert_int_equal(kernel_of(c)->queries, 8);
-    ag_compilation_free(c);
-    c = compiled(lists("g", 16, 256, ""), "sm_80", 4, 0);
-    assert_int_equal(kernel_of(c)->queries, 16);
-    ag_compilation_free(c);
-    c = compiled(lists("g", 16, 256, ""), "sm_80", 2, 0); /* more queries than a tile unites */
-    assert_int_equal(kernel_of(c)->queries, 1);
-    ag_compilation_free(c);
 }
 
 int main(void) {
