@@ -128,7 +128,7 @@ static void add_program(CaseList *l, const GridWants *w) {
     add_all(l, w, c, (int)(sizeof c / sizeof *c), NULL);
 }
 
-/* Their whole grid: pairs of lengths at edges, every group up to 8 and some beyond. */
+/* Their whole grid: pairs of lengths at edges, every group up to 8 and some beyond; and a long one, whose selections have much to choose from. */
 static void add_program_pairs(CaseList *l, const GridWants *w) {
     static const int groups[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 33, 64};
     const int sk[] = {1, w->pool, w->block - 1, w->block + 1, 2 * w->block, w->choice, w->choice + w->block + 1}, sq[] = {1, 7, 33, w->block + 1};
@@ -141,6 +141,7 @@ static void add_program_pairs(CaseList *l, const GridWants *w) {
                        false, 0, 0, 0});
         }
     add(l, w, (Case){1, 2, 2, 704, w->choice, END, LAY_TAIL, false, 0, false, 0, 0, 0});
+    add(l, w, (Case){1, 1, 1, 4096, 4096, END, LAY_BSHD, false, 0, false, 0, 0, 0});
 }
 
 static const Case per_dim_program[] = {
