@@ -26,12 +26,7 @@ Ins *ag_tiler_add(Tiler *t, Block *to, TileOp op, int dst, const char *note) {
     ag_block_append(to, i);
     return i;
 }
-int ag_tiler_let(Tiler *t, Block *to, const char *name, Ref e, const char *note) {
-    int v = ag_val_scalar(t->k, name, t->k->nodes.n[e].type);
-    t->k->val[v].nonneg = ag_nonneg(t->k, e);
-    ag_tiler_add(t, to, TI_LET, v, note)->e[0] = e;
-    return v;
-}
+int ag_tiler_let(Tiler *t, Block *to, const char *name, Ref e, const char *note) { return ag_let(t->k, to, name, e, note); }
 static int frag(Tiler *t, const char *name, int cols, DType type, Layout layout) {
     return ag_val(t->k, (Val){.name = ag_str(name),
                               .space = SPACE_FRAG,

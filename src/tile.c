@@ -134,6 +134,16 @@ Ins *ag_ins(Kernel *k, TileOp op, int dst) {
     return i;
 }
 
+int ag_let(Kernel *k, Block *to, const char *name, Ref e, const char *note) {
+    int v = ag_val_scalar(k, name, k->nodes.n[e].type);
+    Ins *i = ag_ins(k, TI_LET, v);
+    k->val[v].nonneg = ag_nonneg(k, e);
+    i->e[0] = e;
+    i->note = note;
+    ag_block_append(to, i);
+    return v;
+}
+
 void ag_block_insert_before(Block *b, Ins *at, Ins *i) {
     i->next = at;
     i->prev = at ? at->prev : b->last;

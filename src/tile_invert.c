@@ -26,15 +26,7 @@ static Ref num(Builder *x, int64_t n) { return ag_node_int(&x->k->nodes, n); }
 static Ref size(Builder *x, Size s) { return ag_node_leaf(&x->k->nodes, OP_SIZE, T_INT, (int)s, (Span){0}); }
 static Ref val(Builder *x, int v) { return ag_kval(x->k, v); }
 
-static int let(Builder *x, const char *name, Ref e, const char *note) {
-    int v = ag_val_scalar(x->k, name, T_INT);
-    Ins *i = ag_ins(x->k, TI_LET, v);
-    x->k->val[v].nonneg = ag_nonneg(x->k, e);
-    i->e[0] = e;
-    i->note = note;
-    ag_block_append(&x->k->role[0].body, i);
-    return v;
-}
+static int let(Builder *x, const char *name, Ref e, const char *note) { return ag_let(x->k, &x->k->role[0].body, name, e, note); }
 
 /* ---- tensors */
 

@@ -267,8 +267,9 @@ int ag_val_scalar(Kernel *k, const char *name, Type t);
 int ag_kernel_tensor(Kernel *k, KernelTensor t); /* adds one behind the five, returns its index */
 Ins *ag_ins(Kernel *k, TileOp op, int dst);      /* fresh, unlinked; operands -1 */
 void ag_block_append(Block *b, Ins *i);
-void ag_block_insert_before(Block *b, Ins *at, Ins *i); /* at NULL: at the end */
-void ag_block_insert_after(Block *b, Ins *at, Ins *i);  /* at NULL: at the start */
+int ag_let(Kernel *k, Block *to, const char *name, Ref e, const char *note); /* a scalar that is e from here on, of e's type; its value */
+void ag_block_insert_before(Block *b, Ins *at, Ins *i);                      /* at NULL: at the end */
+void ag_block_insert_after(Block *b, Ins *at, Ins *i);                       /* at NULL: at the start */
 void ag_block_remove(Block *b, Ins *i);
 void ag_block_move(Block *to, Block *from);                  /* all of it to the end of `to` */
 Ins *ag_ins_clone(Kernel *k, const Ins *i);                  /* deep */

@@ -23,17 +23,12 @@ typedef struct Built {
 } Built;
 
 static void build(Built *b, const char *text, const char *arch, const attngen_dim *more) {
-    attngen_dim dims[8] = {{"D", 64}};
-    volatile size_t n = 1;
-    for (; more && more[n - 1].name; n++) dims[n] = more[n - 1];
     *b = (Built){.sched = small_schedule()};
     b->d.arena = ag_arena_new();
     assert_non_null(b->d.arena);
     if (setjmp(b->d.jump)) return;
     ag_arena_on_oom(b->d.arena, &b->d.jump);
-    Spec *spec = ag_spec_read(&b->d, ag_diag_file(&b->d, ag_str("spec.yaml"), ag_str(text)), dims, n);
-    ag_stop_if_errors(&b->d);
-    b->spec = spec;
+    const Spec *spec = b->spec = read_spec(&b->d, text, 64, more);
     while (spec->branch[b->index].blocks.kind == FROM_NONE) b->index++;
     b->branch = &spec->branch[b->index];
     Fn fn = {.d = &b->d, .spec = spec, .sched = &b->sched, .target = ag_target_find(arch)};

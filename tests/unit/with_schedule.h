@@ -39,6 +39,16 @@ static inline Schedule small_wgmma(int groups) {
     return s;
 }
 
+/* A spec with D and what follows bound (NULL, or ends with name NULL). Jumps out of errors. */
+static inline Spec *read_spec(Diag *d, const char *text, int D, const attngen_dim *more) {
+    attngen_dim dims[8] = {{"D", D}};
+    size_t n = 1;
+    for (; more && more[n - 1].name; n++) dims[n] = more[n - 1];
+    Spec *spec = ag_spec_read(d, ag_diag_file(d, ag_str("spec.yaml"), ag_str(text)), dims, n);
+    ag_stop_if_errors(d);
+    return spec;
+}
+
 /* A compilation of texts; dims end with name NULL. */
 static inline Compilation *compile_raw(const char *spec, const char *schedule, const char *arch, const attngen_dim *dims, const char *after) {
     attngen_source a = {"spec.yaml", spec, strlen(spec)}, b = {"schedule.yaml", schedule, strlen(schedule)};
