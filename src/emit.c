@@ -166,7 +166,8 @@ static void shared_names(Emit *e) {
     for (int i = 0; i < e->k->nval; i++) {
         const Val *v = &e->k->val[i];
         if (v->space != SPACE_SHARED && v->space != SPACE_SLOT) continue;
-        if (e->k->list && e->k->list->dst >= 0 && e->k->list->bar == i) { /* read as C does */
+        bool united = e->k->list && e->k->list->dst >= 0 && e->k->list->bar == i, kept = e->k->entries && e->k->entries->dst == i;
+        if (united || kept) { /* read as C does */
             ag_emit_line(e, "int *const %.*s = (int *)(smem + %d);", STRF(v->name), v->offset);
             continue;
         }

@@ -49,7 +49,9 @@ enum { META_SIZES = 8 /* SZ_* of op.h */, META_DERIVED = 24, META_KERNEL_TENSORS
 typedef struct TensorMeta {
     char name[META_NAME];
     uint8_t rank, elem_bytes, optional, output;
-    uint8_t buffer, pad[3];
+    uint8_t buffer;
+    uint8_t rows_first; /* buffer: dim 2 outside dim 1, so that the heads of a row lie side by side */
+    uint8_t pad[2];
     uint8_t dim[4]; /* extent of each dim: SZ_*, from META_SIZES on a derived size; META_CONSTANT: extent below */
     int32_t constant[4];
 } TensorMeta;

@@ -120,6 +120,7 @@ static void set_inversion(ProgramMeta *m, Arena *a, const Spec *spec, int branch
     set_dims(lse, SZ_B, SZ_HQ, SZ_SQ);
     part->dim[2] = lse->dim[2] = entry->dim[2];
     part->dim[3] = SZ_DV;
+    part->rows_first = lse->rows_first = 1; /* the heads of an entry are written together */
 }
 
 static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k) {

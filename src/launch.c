@@ -279,7 +279,8 @@ static int64_t lay_out_buffers(BoundArgs *b) {
         if (!is_empty(b, t)) top = aligned(top > 0 ? top : 1);
         b->data[i] = (void *)(uintptr_t)top;
         int64_t stride = 1;
-        for (int dim = t->rank - 1; dim >= 0; dim--) {
+        for (int place = t->rank - 1; place >= 0; place--) {
+            int dim = t->rows_first && (place == 1 || place == 2) ? 3 - place : place;
             b->stride[i][dim] = stride;
             if (__builtin_mul_overflow(stride, extent(b, t, dim), &stride)) stride = INT64_MAX;
         }

@@ -69,7 +69,7 @@ static void copy(Sim *s, const Ins *i) {
     if (i->bar >= 0)
         ag_sim_copied_tma(s, i, g);
     else
-        ag_sim_copied(s, g, i->async);
+        ag_sim_copied(s, g, i->async, i->own);
 }
 
 static void load(Sim *s, const Ins *i) {
@@ -172,7 +172,7 @@ static void multiply(Sim *s, const Ins *i, const Stage *ga, const Stage *gb) {
     Cell *d = &s->cell[i->dst];
     const Val *va = &s->k->val[i->a], *vb = &s->k->val[i->b];
     bool shared = ga != NULL;
-    const Cell *ca = shared && ga->state != STAGE_ROWS ? NULL : written(s, i->a);
+    const Cell *ca = shared && (ga->state != STAGE_ROWS || ga->own) ? NULL : written(s, i->a);
     int depth = i->trans ? vb->cols : vb->rows, cols = i->trans ? vb->rows : vb->cols;
     assert(va->rows == d->v->rows && va->cols == depth && cols == d->v->cols && cols % 8 == 0);
 

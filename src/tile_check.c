@@ -104,6 +104,7 @@ static void check_copy(const Check *c, const Ins *i) {
     for (int e = 0; e < 5; e++) check_uniform(c, i->e[e], T_INT);
     require(c, !(c->facts & FACT_PIPELINED) || i->async, "a copy is synchronous after pipeline");
     require(c, (i->bar >= 0) == c->role->one_thread, "one thread copies by TMA, many by cp.async");
+    require(c, !i->own || i->bar < 0, "TMA copies for all warps");
     if (i->bar < 0) return;
     require(c, is_mbar(c, i->bar), "its barrier is no mbarrier");
     require(c, val(c, i->dst)->panels, "TMA writes panels");
@@ -140,19 +141,20 @@ static void check_turn(const Check *c, const Ins *i) {
 static void check_sync(const Check *c, const Ins *i) {
     bool there = i->n >= 0 && i->n < c->k->nbarrier;
     require(c, there, "there is no such barrier");
-    require(c, !there || c->k->barrier[i->n].kind <= BARRIER_WARPGROUP, "it is no barrier to wait at together");
+    require(c, !there || c->k->barrier[i->n].kind <= BARRIER_WARP, "it is no barrier to wait at together");
     require(c, !c->role->one_thread, "one thread cannot wait for its others");
 }
 
+static bool is_table(const Check *c, int v, DType type, int rows, int cols);
 static void check_entries(const Check *c, const Ins *i) {
     const KernelTensor *a = i->a >= TEN_COUNT && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL,
                        *b = i->b >= TEN_COUNT && i->b < c->k->ntensor ? &c->k->tensor[i->b] : NULL;
     require(c, a && b && a->rank == 3 && b->rank == 3 && a->type == DT_I32 && b->type == DT_I32, "inverted lists are two i32 tensors of rank 3");
     require(c, c->k->kind == KERNEL_GATHER && c->k->entries == i && i->n > 0, "it is not what the rows of the kernel's queries come from");
-    for (int e = 0; e < 2; e++) check_uniform(c, i->e[e], T_INT);
+    require(c, is_table(c, i->dst, DT_I32, 1, 1), "there is no table for the entries of a piece");
+    for (int e = 0; e < 4; e++) check_uniform(c, i->e[e], T_INT);
 }
 
-static bool is_table(const Check *c, int v, DType type, int rows, int cols);
 static void check_union(const Check *c, const Ins *i) {
     int entries = c->k->queries * (int)c->k->nodes.n[c->k->tensor[i->a].extent[3]].value.u.i;
     require(c, is_in(c, i->dst, SPACE_SCALAR), "the number of blocks goes to no scalar");

@@ -82,6 +82,8 @@ static void put_operands(Dump *d, const Ins *i) {
         ag_put(d->out, " %s", k->tensor[i->a].name);
         put_exprs(d, "[", i->e, 2, "]");
         ag_put(d->out, ", %s, %d a list", k->tensor[i->b].name, i->n);
+        ag_put(d->out, ", %s <- those", name(d, i->dst));
+        put_exprs(d, " from ", i->e + 2, 2, "");
         break;
     case TI_FIND:
         ag_put(d->out, " %s = block of entry ", name(d, i->dst));
@@ -105,6 +107,7 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, "[", i->e + 3, 2, ", ");
         put_exprs(d, "rows ", i->e + 1, 1, " ..]");
         put_exprs(d, " below ", i->e + 2, 1, i->bar >= 0 ? " by TMA, " : i->async ? " async" : "");
+        if (i->own) ag_put(d->out, ", each warp its own");
         if (i->bar >= 0) put_mbar(d, i->bar, i->e[0]);
         break;
     case TI_EXPECT:

@@ -50,10 +50,11 @@ typedef enum TileOp {
     TI_FILL,  /* dst (fragment or row) = e[0] (constant) */
     TI_COPY, /* shared dst [stage e[0]] = rows e[1] .. e[1]+rows of tensor a at batch e[3], head e[4] (of queries with Kernel.pack: fewer rows, heads from e[4] on);
                     rows >= e[2] and columns past the tensor's are zero;
-                    async: by cp.async in the open group, else complete at the next barrier */
+                    async: by cp.async in the open group, else complete at the next barrier.
+                    own: each warp copies the rows that it owns in fragments, and a barrier of each warp makes them known to it */
     TI_COMMIT,   /* closes the open cp.async group */
     TI_WAIT,     /* until at most n of this thread's groups are unfinished */
-    TI_SYNC,     /* barrier n: all threads of the block, or those of each warpgroup of the role */
+    TI_SYNC,     /* barrier n: all threads of the block, or those of each warpgroup or warp of the role */
     TI_EXPECT,   /* one arrival on mbarrier n [stage e[0]], whose phase then also waits for e[1] bytes of copies */
     TI_WAIT_BAR, /* until mbarrier n [stage e[0]] has completed its phase of parity e[1] */
     TI_ARRIVE,   /* each warp of the role arrives once on mbarrier n [stage e[0]] */
@@ -63,7 +64,8 @@ typedef enum TileOp {
                     many there are.  LISTED reads entries 0 .. dst - 1 then, and LISTED_BY tells which rows list one.  All threads make the union, in table
                     bar (ag_union_cols wide, UNION_ROWS), and all have passed a barrier behind it */
     TI_ENTRIES, /* opens the inverted lists of batch e[0], head e[1], which FIRST and QUERY read from then on: tensor a [b, h, blocks + 1] has where the entries
-                    of each block begin in tensor b [b, h, entries]; an entry is query * n + slot */
+                    of each block begin in tensor b [b, h, entries]; an entry is query * n + slot.  Entries from e[2] on, of e[3] there are, are kept
+                    in table dst, complete at the next barrier: these alone can be read */
     TI_FIND, /* scalar dst, which varies, = the block that entry e[0] is of, of e[1] blocks */
     TI_PUT,  /* slot dst [stage e[0]] = e[1]; one thread; seen by who waits for an arrival behind it */
     TI_GET,  /* scalar dst = slot a [stage e[0]] */
@@ -131,6 +133,7 @@ struct Ins {
     int dst, a, b; /* values (a of TI_COPY: tensor); -1: none */
     int n;         /* TI_WAIT: groups; TI_SYNC: barrier; TI_STORE, TI_STORE_ROW: tensor; TI_LOOP: step */
     Op reduce;
+    bool own;                /* TI_COPY */
     bool async, trans, zero; /* async mma: runs until a TI_MMA_WAIT; async store: until a TI_STORE_WAIT */
     int bar;                 /* TI_COPY: mbarrier [stage e[0]] that its bytes count for, by TMA; -1: cp.async */
     Ref e[6];
@@ -143,6 +146,7 @@ struct Ins {
 typedef enum BarrierKind {
     BARRIER_BLOCK,     /* __syncthreads */
     BARRIER_WARPGROUP, /* the 128 threads of each warpgroup of a role by themselves */
+    BARRIER_WARP,      /* the threads of each warp by themselves */
     BARRIER_MBAR,      /* `stages` mbarriers in shared memory; a phase completes with `count` arrivals and all bytes that were announced */
     BARRIER_TURNS      /* the warpgroups of a role one after the other; the first begins */
 } BarrierKind;

@@ -81,16 +81,20 @@ static Ins *find(Block *b, TileOp op, Block **in) {
     return NULL;
 }
 
-/* Every n-th instruction of an op, in the order of the text, is taken out. */
+/* The n-th instruction of an op, in the order of the text, is taken out. */
+static Ins *nth(Block *b, TileOp op, int *n, Block **in) {
+    for (Ins *i = b->first; i; i = i->next) {
+        if (i->op == op && (*n)-- == 0) return *in = b, i;
+        Ins *x = nth(&i->body, op, n, in);
+        if (x) return x;
+    }
+    return NULL;
+}
+
 static void without(TileOp op, int n, const char *part) {
     Compilation *c = compiled("sm_80", 2);
-    Block *in = NULL, *from = &attention(c)->role[0].body;
-    Ins *i = find(from, op, &in);
-    for (; n && i; n--) {
-        Ins *next = i->next;
-        while (next && next->op != op) next = next->next;
-        i = next;
-    }
+    Block *in = NULL;
+    Ins *i = nth(&attention(c)->role[0].body, op, &n, &in);
     assert_non_null(i);
     ag_block_remove(in, i);
     says(c, &small, part);
@@ -99,8 +103,13 @@ static void without(TileOp op, int n, const char *part) {
 
 static void test_broken(void **state) {
     (void)state;
-    without(TI_WAIT, 0, "before its copy");
-    without(TI_SYNC, 1, "overwrites");
+    without(TI_WAIT, 0, "reads K [stage 0] before its copy");
+    without(TI_WAIT, 1, "reads Q [stage 0] before its copy has arrived: a wait is missing");
+    without(TI_SYNC, 0, "reads kept [stage 0] before its copy is visible");
+    without(TI_SYNC, 1, "reads K [stage 0] before its copy is visible");
+    without(TI_SYNC, 2, "reads Q [stage 0] before its copy is visible");
+    without(TI_SYNC, 3, "overwrites Q [stage 0] before its release: no sync since it was last used");
+    without(TI_SYNC, 4, "overwrites K [stage 0] before its release: no sync since it was last used");
     without(TI_FIND, 0, "");
 }
 
@@ -109,6 +118,7 @@ static void test_pieces_overlap(void **state) {
     (void)state;
     Compilation *c = compiled("sm_80", 2);
     Kernel *k = attention(c);
+    k->val[k->entries->dst].cols *= 4; /* and keeps its entries too */
     for (Ins *i = k->role[0].body.first; i; i = i->next) {
         bool end = i->op == TI_LET && ag_str_is(k->val[i->dst].name, "piece_end");
         if (end) i->e[0] = k->nodes.n[i->e[0]].arg[1]; /* all entries of the head */
