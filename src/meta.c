@@ -89,6 +89,7 @@ static bool kernel_valid(const ProgramMeta *m, const KernelMeta *k) {
     bool ok = name_valid(k->name, sizeof k->name) && k->threads >= 1 && k->threads <= META_THREADS;
     ok = ok && k->shared_bytes <= INT32_MAX && k->param_bytes >= 1 && k->param_bytes <= META_PARAM_BYTES && k->nslot <= META_SLOTS;
     ok = ok && (k->keys == SZ_SK || (k->keys >= META_SIZES && k->keys < META_SIZES + m->nderived));
+    ok = ok && (!k->chunk || (k->chunk >= META_SIZES && k->chunk < META_SIZES + m->nderived));
     for (uint32_t i = 0; ok && i < META_KERNEL_TENSORS; i++) ok = k->tensor[i] < m->ntensor || k->tensor[i] == META_NO_TENSOR;
     for (uint32_t i = 0; ok && i < k->nslot; i++) ok = slot_valid(m, &k->slot[i], k->param_bytes);
     return ok;

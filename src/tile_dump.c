@@ -321,6 +321,7 @@ static bool reads_elements(const Kernel *k) {
 void ag_tile_dump(Buf *out, const Kernel *k) {
     Dump d = {.k = k, .out = out};
     ag_put(out, "kernel %s  %s  threads %d  blocks per SM %d  numerics %s\n", k->name.s, k->target->name, k->threads, k->per_sm, k->numerics.s);
+    if (k->chunk) put_exprs(&d, "queries ", &k->chunk, 1, " a launch\n");
     put_exprs(&d, k->persistent ? "tiles   " : "grid    ", &k->blocks, 1,
               k->counter      ? ", to blocks by a counter\n"
               : k->persistent ? ", to blocks in turn\n"

@@ -27,6 +27,33 @@ Schedule *ag_gather_schedule(const Fn *fn, const Branch *b) {
     return s;
 }
 
+/* ---- chunks of queries */
+
+static bool reads_queries(const Spec *s, const Ast *e) {
+    if (!e) return false;
+    if (e->op == OP_LET) return reads_queries(s, s->let[e->index].value);
+    bool found = e->op == OP_SIZE && e->index == SZ_SQ;
+    for (int i = 0; i < ag_op[e->op].arity && !found; i++) found = reads_queries(s, e->arg[i]);
+    for (int i = 0; i < e->nsub && !found; i++) found = reads_queries(s, e->sub[i]);
+    return found;
+}
+
+/* Bytes of the results of entries, at most; a chunk is whole chunks of the inversion. */
+enum { PARTS_BYTES = 800000000 };
+
+Ref ag_gather_chunk(Nodes *p, const Spec *spec, int branch) {
+    const Branch *b = &spec->branch[branch];
+    if (reads_queries(spec, b->score) || reads_queries(spec, b->mask) || reads_queries(spec, spec->output)) return 0;
+    Ref size[SZ_COUNT];
+    for (int i = 0; i < SZ_COUNT; i++) size[i] = ag_node_leaf(p, OP_SIZE, T_INT, i, (Span){0});
+    int row = ag_list_slots(spec, b) * (spec->Dv * ag_dtype_bytes(spec->dtype) + ag_dtype_bytes(DT_F32));
+    Ref rows = ag_fold_node(p, (Node){.op = OP_CEILDIV,
+                                      .arg = {ag_node_int(p, PARTS_BYTES), ag_fold_node(p, (Node){.op = OP_MUL, .arg = {size[SZ_B], size[SZ_HQ]}})}}),
+        queries = ag_fold_node(p, (Node){.op = OP_CEILDIV, .arg = {rows, ag_node_int(p, row)}}), step = ag_node_int(p, INVERT_CHUNK);
+    Ref whole = ag_fold_node(p, (Node){.op = OP_MUL, .arg = {ag_fold_node(p, (Node){.op = OP_CEILDIV, .arg = {queries, step}}), step}});
+    return ag_fold_node(p, (Node){.op = OP_MIN, .arg = {size[SZ_SQ], whole}});
+}
+
 static Ref unary(Tiler *t, Op o, Ref x) { return ag_node_intern(&t->k->nodes, (Node){.op = o, .type = T_INT, .arg = {x}}); }
 
 /* A scalar that TI_SET or TI_FIND changes. */
@@ -71,6 +98,7 @@ void ag_tiler_pieces(Tiler *t, Block *once) {
         heads = size(t, b->per_head ? SZ_HQ : SZ_HKV), group = op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV));
     Ref pieces = op2(t, OP_CEILDIV, all, num(t, piece_entries));
     k->blocks = op2(t, OP_MUL, op2(t, OP_MUL, pieces, heads), size(t, SZ_B));
+    k->chunk = ag_gather_chunk(&k->nodes, t->program, t->branch);
     describe_parts(t, all);
     int np = ag_tiler_let(t, once, "pieces", pieces, "---- the piece of this block: entries of one head");
     int piece = ag_tiler_let(t, once, "piece", op2(t, OP_MOD, block, val(t, np)), NULL);

@@ -242,10 +242,12 @@ typedef struct Kernel {
     bool counter;     /* the launch has a counter of tiles, which TI_FETCH moves; 0 before and after */
     bool bounded;     /* debug-hang: waits on mbarriers end after 2 s, with a message and a failed launch; the emitter alone heeds it */
     int shared_bytes; /* set by place */
-    Ref blocks;       /* launch formula over SIZE nodes: blocks, or with `persistent` tiles */
-    Ref guard;        /* bool node: the mask with the bound of the key axis; true on plain steps */
-    int key_loop;     /* value that counts key tiles (dst of its TI_LOOP) */
-    Ref lo, hi;       /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
+    Ref chunk; /* int node over sizes: the launch is for that many queries at most, and is done again, with its neighbours, for the next ones; 0: for all at once.
+                         Sq and off are those of the launch */
+    Ref blocks;   /* launch formula over SIZE nodes: blocks, or with `persistent` tiles */
+    Ref guard;    /* bool node: the mask with the bound of the key axis; true on plain steps */
+    int key_loop; /* value that counts key tiles (dst of its TI_LOOP) */
+    Ref lo, hi;   /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
     const Ins *
         entries; /* KERNEL_GATHER: the TI_ENTRIES whose queries are rows.  A row number of queries is one of entries then: row r of a tile that begins at
                                x stands for the query of entry x + r / pack, and what is stored goes to row number `entry` of the tensor */

@@ -113,6 +113,35 @@ static void test_broken(void **state) {
     without(TI_FIND, 0, "");
 }
 
+/* Three chunks of queries, the last of them short, as with less room for the results of entries. */
+static void test_chunks(void **state) {
+    (void)state;
+    enum { ROOM = 800000000 };
+    Compilation *c = compiled("sm_90a", 6);
+    const Case large = {.B = 2, .Hkv = 1, .group = 6, .Sq = 600, .Sk = 650, .offset = ATTNGEN_ALIGN_END};
+    const int64_t size[META_SIZES] = {[SZ_B] = 2, [SZ_HQ] = 6, [SZ_HKV] = 1, [SZ_SQ] = 600, [SZ_SK] = 650, [SZ_OFF] = 50, [SZ_D] = 32, [SZ_DV] = 32};
+    int64_t whole = ag_workspace_bytes(&c->meta, size);
+    for (uint32_t i = 0; i < c->meta.nderived; i++)
+        for (int k = 0; k < LEN(c->meta.derived[i].op); k++)
+            if (c->meta.derived[i].op[k] == ROOM) c->meta.derived[i].op[k] = 1;
+    assert_int_equal(ag_tensor_extent(&c->meta, size, ag_program_entry(c->fn.spec, 0), 2), 256 * 5);
+    assert_true(ag_workspace_bytes(&c->meta, size) < whole / 2);
+    says(c, &large, NULL);
+    ag_compilation_free(c);
+}
+
+/* An expression that reads Sq has to see all queries. */
+static void test_no_chunks(void **state) {
+    (void)state;
+    static const char spec[] = "attention: a\ninputs:\n  list: {i32: [b, g, q, 5]}\nlet: {last: Sq - 1}\nbranches:\n"
+                               "  x: {blocks: list, block: 32, mask: k <= last}\n";
+    const attngen_dim dims[] = {{"D", 32}, {"group", 2}, {NULL, 0}};
+    Compilation *c = compile_raw(spec, SCHEDULE, "sm_80", dims, NULL);
+    must_compile(c);
+    for (uint32_t i = 0; i < c->meta.nkernel; i++) assert_int_equal(c->meta.kernel[i].chunk, 0);
+    ag_compilation_free(c);
+}
+
 /* A block of the launch that goes on to the next one's piece. */
 static void test_pieces_overlap(void **state) {
     (void)state;
@@ -155,8 +184,8 @@ static void test_workspace(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_right),      cmocka_unit_test(test_broken),    cmocka_unit_test(test_pieces_overlap),
-        cmocka_unit_test(test_other_head), cmocka_unit_test(test_workspace),
+        cmocka_unit_test(test_right),          cmocka_unit_test(test_broken),     cmocka_unit_test(test_chunks),    cmocka_unit_test(test_no_chunks),
+        cmocka_unit_test(test_pieces_overlap), cmocka_unit_test(test_other_head), cmocka_unit_test(test_workspace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
