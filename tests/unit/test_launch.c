@@ -399,6 +399,7 @@ static void test_calls_of_launch(void **state) {
 static void test_calls_of_chunks(void **state) {
     (void)state;
     Loaded *l = load(0);
+    fake.current = 0;
     launched.nderived = 1;
     launched.derived[0] = (Formula){{FO_CONST, 3}};
     launched.kernel[0].chunk = META_SIZES;
