@@ -178,14 +178,8 @@ static void close_group(const Closing *c) {
 }
 
 /* Query by query each entry of a list costs its block of K and V, once for all heads of the group; block by block it costs rows of Q, results and results again for
- * each head.  On an H200 (docs/performance.md) 10 heads of those rows cost as much time as 100 keys. */
-enum { HEADS_COST_KEYS = 10 };
-
-/* With that many heads a warp's 16 rows are two queries, and half of them idle where it walks the list of one; with other numbers uniting gains nothing unless
- * neighbouring queries list much the same blocks (docs/performance.md). */
-enum { UNITED_HEADS = 8 };
-
-static bool union_pays(const Spec *spec, const Branch *b) { return !b->per_head && spec->group == UNITED_HEADS && ag_listed_united(spec, b); }
+ * each head.  On an H200 (docs/performance.md) 9 to 12 heads of those rows cost as much time as 64 keys, 17 as much as 128. */
+enum { HEADS_COST_KEYS = 7 };
 
 bool ag_can_gather(const Branch *b) { return b->per.n == 1 && b->block.n <= GATHER_KEYS; }
 
@@ -196,21 +190,18 @@ static bool blocks_pay(const Spec *spec, const Branch *b) {
 
 static void close_lists(const Closing *c) {
     Field *f = &c->s->f[F_LISTS];
-    bool any = false, by_block = true, by_union = true;
+    bool any = false, by_block = true;
     for (int i = 0; i < c->spec->nbranch; i++) {
         const Branch *b = &c->spec->branch[i];
         if (b->blocks.kind == FROM_NONE) continue;
         any = true;
         by_block = by_block && blocks_pay(c->spec, b);
-        by_union = by_union && union_pays(c->spec, b);
     }
     c->s->has_lists = any;
     if (!any)
         decide(f, LISTS_BY_QUERY, "the spec has no block lists");
     else if (by_block)
         decide(f, LISTS_BY_BLOCK, ag_fmt(c->d->arena, "query heads of a list * %d < keys of a block", HEADS_COST_KEYS).s);
-    else if (by_union)
-        decide(f, LISTS_UNITED, ag_fmt(c->d->arena, "%d query heads of a list, so the rows of a warp are two queries", UNITED_HEADS).s);
     else
         decide(f, LISTS_BY_QUERY,
                ag_fmt(c->d->arena, "query heads of a list * %d >= keys of a block, or lists of several queries or blocks above %d keys",

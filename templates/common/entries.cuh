@@ -30,13 +30,18 @@ template <int N> LEAF int find_block(Entries<N> x, int blocks, int i) {
 // As copy_packed, but the rows of each warp by itself, ROWS of them: those of the queries of `count` entries from entry `from` on, PACK heads each.
 template <int ROWS, int D, int PACK, int N> LEAF void copy_entries(u32 dst, const u16 *src, i64 row_stride, i64 head_stride, i64 col_stride, Entries<N> entries, int from, int count, bool vec) {
     constexpr u32 PIECE = 8, CHUNKS = padded(D) / PIECE;
+    constexpr bool WHOLE = ROWS % PACK == 0;                            // a warp has whole queries, so that an entry is looked up for many pieces
     u32 lane = threadIdx.x % 32, first = threadIdx.x / 32 * ROWS;
-    _Pragma("unroll 4") for (u32 i = lane; vec && i < ROWS * CHUNKS; i += 32) {
-        u32 row = first + i / CHUNKS, chunk = i % CHUNKS;
-        int bytes = max(0, min(16, 2 * (D - (int)(PIECE * chunk)))), in = (int)(row / PACK) < count;
-        cp_async_16(dst + tile_offset<D>(row, chunk), src + (in ? query_of(entries, from + row / PACK) * row_stride + row % PACK * head_stride + PIECE * chunk : 0), in ? bytes : 0);
+    if (vec) {
+        _Pragma("unroll (WHOLE ? ROWS : 4)") for (u32 i = 0; i < ROWS * CHUNKS / 32; i++) {
+            u32 in_warp = (lane + i * 32) / CHUNKS, row = first + in_warp, chunk = (lane + i * 32) % CHUNKS;
+            u32 query = WHOLE ? first / PACK + in_warp / PACK : row / PACK, head = WHOLE ? in_warp % PACK : row % PACK;
+            int bytes = max(0, min(16, 2 * (D - (int)(PIECE * chunk)))), in = (int)query < count;
+            cp_async_16(dst + tile_offset<D>(row, chunk), src + (in ? query_of(entries, from + query) * row_stride + head * head_stride + PIECE * chunk : 0), in ? bytes : 0);
+        }
+        return;
     }
-    ROLLED for (u32 i = lane; !vec && i < ROWS * padded(D); i += 32) {
+    ROLLED for (u32 i = lane; i < ROWS * padded(D); i += 32) {
         u32 row = first + i / padded(D), col = i % padded(D);
         bool in = (int)(row / PACK) < count && col < D;
         st_shared_2(dst + tile_offset<D>(row, col / PIECE) + col % PIECE * 2,

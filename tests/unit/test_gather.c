@@ -130,6 +130,28 @@ static void test_chunks(void **state) {
     ag_compilation_free(c);
 }
 
+/* By itself: where the rows of so many heads cost less than a block of keys. */
+static void test_auto(void **state) {
+    (void)state;
+    static const struct {
+        int group, block;
+        bool gathers;
+    } row[] = {{1, 16, true},   {3, 16, false},  {4, 32, true},    {5, 32, false}, {9, 64, true},
+               {10, 64, false}, {18, 128, true}, {19, 128, false}, {1, 256, false}};
+    for (int i = 0; i < LEN(row); i++) {
+        char spec[200];
+        snprintf(spec, sizeof spec, "attention: a\ninputs:\n  list: {i32: [b, g, q, 5]}\nbranches:\n  x: {blocks: list, block: %d, mask: k <= q}\n",
+                 row[i].block);
+        const attngen_dim dims[] = {{"D", 64}, {"group", row[i].group}, {NULL, 0}};
+        Compilation *c = compile_raw(spec, "schema: attngen.schedule/1\n", "sm_90", dims, NULL);
+        must_compile(c);
+        bool gathers = false;
+        for (int k = 0; k < c->npart; k++) gathers |= c->part[k].kernel->kind == KERNEL_GATHER;
+        if (gathers != row[i].gathers) fail_msg("%d heads, blocks of %d", row[i].group, row[i].block);
+        ag_compilation_free(c);
+    }
+}
+
 /* An expression that reads Sq has to see all queries. */
 static void test_no_chunks(void **state) {
     (void)state;
@@ -184,8 +206,8 @@ static void test_workspace(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_right),          cmocka_unit_test(test_broken),     cmocka_unit_test(test_chunks),    cmocka_unit_test(test_no_chunks),
-        cmocka_unit_test(test_pieces_overlap), cmocka_unit_test(test_other_head), cmocka_unit_test(test_workspace),
+        cmocka_unit_test(test_right), cmocka_unit_test(test_broken),         cmocka_unit_test(test_chunks),     cmocka_unit_test(test_no_chunks),
+        cmocka_unit_test(test_auto),  cmocka_unit_test(test_pieces_overlap), cmocka_unit_test(test_other_head), cmocka_unit_test(test_workspace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
