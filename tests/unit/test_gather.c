@@ -1,5 +1,7 @@
 /* test_gather.c: listed blocks visited block by block: right beside the reference, and what the simulator says where the walk over pieces, its copies or the merging are
  * broken. */
+#include <stdio.h>
+
 #include "program.h"
 #include "with_schedule.h"
 
