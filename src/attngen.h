@@ -92,7 +92,8 @@ typedef struct attngen_source {
     size_t len;
 } attngen_source;
 
-/* A name bound at compile time: "D", "Dv" (head dims, 1..256), "dtype" (value 16: f16, 17: bf16), or a scalar parameter of the spec. */
+/* A name bound at compile time: "D", "Dv" (head dims, 1..256), "dtype" (value 16: f16, 17: bf16), "group" (query heads per KV head; attngen_bind finds it out by itself),
+ * "queries" (how many queries launches will have: for speed alone, any number works; attngen_bind sees to it by itself), or a scalar parameter of the spec. */
 typedef struct attngen_dim {
     const char *name;
     double value;

@@ -178,13 +178,15 @@ static void close_group(const Closing *c) {
 }
 
 /* Query by query each entry of a list costs its block of K and V, once for all heads of the group; block by block it costs rows of Q, results and results again for
- * each head.  On an H200 (docs/performance.md) 9 to 12 heads of those rows cost as much time as 64 keys, 17 as much as 128. */
+ * each head.  On an H200 (docs/performance.md) 9 to 12 heads of those rows cost as much time as 64 keys, 17 as much as 128;
+ * with few queries a block of keys is fetched for a few rows. */
 enum { HEADS_COST_KEYS = 7 };
 
 bool ag_can_gather(const Branch *b) { return b->per.n == 1 && b->block.n <= GATHER_KEYS; }
 
 static bool blocks_pay(const Spec *spec, const Branch *b) {
     int heads = b->per_head || !spec->group ? 1 : spec->group;
+    if (spec->queries && spec->queries < MANY_QUERIES) return false;
     return ag_can_gather(b) && heads * HEADS_COST_KEYS < b->block.n;
 }
 
@@ -204,8 +206,9 @@ static void close_lists(const Closing *c) {
         decide(f, LISTS_BY_BLOCK, ag_fmt(c->d->arena, "query heads of a list * %d < keys of a block", HEADS_COST_KEYS).s);
     else
         decide(f, LISTS_BY_QUERY,
-               ag_fmt(c->d->arena, "query heads of a list * %d >= keys of a block, or lists of several queries or blocks above %d keys",
-                      HEADS_COST_KEYS, GATHER_KEYS)
+               ag_fmt(c->d->arena,
+                      "query heads of a list * %d >= keys of a block, or below %d queries, or lists of several queries or blocks above %d keys",
+                      HEADS_COST_KEYS, MANY_QUERIES, GATHER_KEYS)
                    .s);
 }
 

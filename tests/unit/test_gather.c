@@ -138,13 +138,14 @@ static void test_auto(void **state) {
     static const struct {
         int group, block;
         bool gathers;
-    } row[] = {{1, 16, true},   {3, 16, false},  {4, 32, true},    {5, 32, false}, {9, 64, true},
-               {10, 64, false}, {18, 128, true}, {19, 128, false}, {1, 256, false}};
+        int queries;
+    } row[] = {{1, 16, true, 0},   {3, 16, false, 0},   {4, 32, true, 0},   {5, 32, false, 0},    {9, 64, true, 0},   {10, 64, false, 0},
+               {18, 128, true, 0}, {19, 128, false, 0}, {1, 256, false, 0}, {1, 64, false, 1023}, {1, 64, true, 1024}};
     for (int i = 0; i < LEN(row); i++) {
         char spec[200];
         snprintf(spec, sizeof spec, "attention: a\ninputs:\n  list: {i32: [b, g, q, 5]}\nbranches:\n  x: {blocks: list, block: %d, mask: k <= q}\n",
                  row[i].block);
-        const attngen_dim dims[] = {{"D", 64}, {"group", row[i].group}, {NULL, 0}};
+        const attngen_dim dims[] = {{"D", 64}, {"group", row[i].group}, {row[i].queries ? "queries" : NULL, row[i].queries}, {NULL, 0}};
         Compilation *c = compile_raw(spec, "schema: attngen.schedule/1\n", "sm_90", dims, NULL);
         must_compile(c);
         bool gathers = false;
