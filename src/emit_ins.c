@@ -201,14 +201,20 @@ static void emit_any(Emit *e, const Ins *i) {
     ag_emit_line(e, "}");
 }
 
+/* Pieces of queries that a lane copies in one turn: where a warp's rows are whole queries all of them, each looked up once; fewer with long blocks, whose scores take the
+ * registers (ptxas spills 120 bytes otherwise), or where each piece is looked up. */
+enum { ENTRY_PIECES = 4, ENTRY_PIECES_LONG = 8, LONG_KEYS = 64 };
+
 static void emit_copy(Emit *e, const Ins *i) {
     const Val *v = val(e, i->dst);
     const KernelTensor *t = &e->k->tensor[i->a];
     const char *row = ag_emit_atom(e, i->e[1]);
     if (t->rows == SZ_SQ && e->k->entries) {
-        ag_emit_line(e, "copy_entries<%d, %d, %d>(%s, %s_head, args.%s_s, args.%s_h, args.%s_d, entries, %s, %s - %s, args.vec & %d);",
-                     v->rows / e->k->role[0].warps, t->cols, e->k->pack, ag_emit_stage(e, i->dst, i->e[0]), t->name, t->name, t->name, t->name, row,
-                     ag_emit_text(e, i->e[2]), row, 1 << i->a);
+        int rows = v->rows / e->k->role[0].warps;
+        int turn = rows % e->k->pack ? ENTRY_PIECES : e->k->sched->f[F_TILE_N].v > LONG_KEYS ? ENTRY_PIECES_LONG : rows;
+        ag_emit_line(e, "copy_entries<%d, %d, %d, %d>(%s, %s_head, args.%s_s, args.%s_h, args.%s_d, entries, %s, %s - %s, args.vec & %d);", rows,
+                     t->cols, e->k->pack, turn, ag_emit_stage(e, i->dst, i->e[0]), t->name, t->name, t->name, t->name, row, ag_emit_text(e, i->e[2]),
+                     row, 1 << i->a);
         return;
     }
     if (t->rows == SZ_SQ && e->k->pack > 1) {
@@ -286,7 +292,8 @@ static void emit_mma(Emit *e, const Ins *i) {
     }
     bool from_shared = a->space == SPACE_SHARED;
     assert(i->trans || !from_shared);
-    ag_emit_line(e, "mma_%s_%s<%s, %d>(%s, %s%s, %s);", from_shared ? "ss" : "rs", i->trans ? "nt" : "nn", e->elem, b->cols, name(e, i->dst),
+    const char *first = i->col ? ag_fmt(e->k->arena, ", %d", i->col).s : "";
+    ag_emit_line(e, "mma_%s_%s<%s, %d%s>(%s, %s%s, %s);", from_shared ? "ss" : "rs", i->trans ? "nt" : "nn", e->elem, b->cols, first, name(e, i->dst),
                  from_shared ? ag_emit_stage(e, i->a, i->e[1]) : name(e, i->a),
                  from_shared ? ag_fmt(e->k->arena, " + warp_row * %d", a->cols * 2).s : "", ag_emit_stage(e, i->b, i->e[0]));
 }
@@ -438,16 +445,18 @@ static void emit_store(Emit *e, const Ins *i) {
     const KernelTensor *t = &e->k->tensor[i->n];
     const Val *v = val(e, i->a);
     const char *row = ag_emit_atom(e, i->e[0]), *n = t->name, *rows = ag_emit_text(e, i->e[1]);
+    int cols = t->cols - i->col < v->cols ? t->cols - i->col : v->cols;
+    const char *first = i->col ? ag_fmt(e->k->arena, " + %d * args.%s_d", i->col, n).s : "";
     if (i->b >= 0) {
         ag_emit_line(e, "stage_c<%s, %d>(%s + warp_row * %d, %s);", e->elem, v->cols, name(e, i->b), v->cols * 2, name(e, i->a));
         ag_emit_line(e, "__syncthreads();");
         ag_emit_line(e, "store_tile<%d, %d, THREADS>(%s_head + (i64)%s * args.%s_s, %s, args.%s_d, %s, %s - %s, args.vec & %d);", v->rows, t->cols, n,
                      row, n, ag_emit_rows(e, n), n, name(e, i->b), rows, row, 1 << i->n);
     } else
-        ag_emit_line(e, "%s<%s, %d>(%s_head%s, %s, args.%s_d, %s, %s, %s - %s, args.vec & %d);",
-                     e->k->nrole > 1 || e->k->entries ? "store_quads" : "store_c", e->elem, t->cols, n,
-                     e->k->entries ? "" : ag_fmt(e->k->arena, " + (i64)%s * args.%s_s", row, n).s, ag_emit_rows(e, n), n, name(e, i->a), e->lane_row,
-                     rows, row, 1 << i->n);
+        ag_emit_line(e, "%s<%s, %d>(%s_head%s%s, %s, args.%s_d, %s, %s, %s - %s, args.vec & %d);",
+                     e->k->nrole > 1 || e->k->entries ? "store_quads" : "store_c", e->elem, cols, n,
+                     e->k->entries ? "" : ag_fmt(e->k->arena, " + (i64)%s * args.%s_s", row, n).s, first, ag_emit_rows(e, n), n, name(e, i->a),
+                     e->lane_row, rows, row, 1 << i->n);
 }
 
 static void emit_store_row(Emit *e, const Ins *i) {

@@ -261,17 +261,23 @@ static Ref weighted(const Tiler *t, Ref body, int *tensor) {
 }
 
 /* ---- carries */
+static void hold_carry(Tiler *t, int index, int v) {
+    const Carry *c = &t->s->carry[index];
+    Val *x = &t->k->val[v];
+    x->carry = index;
+    x->reference = c->reference >= 0 ? t->kept[c->reference] : -1;
+    x->partial = x->space == SPACE_ROW && c->combine == OP_RSUM;
+    t->kept[index] = t->fresh[index] = v;
+}
+
 static void init_carries(Tiler *t) {
     for (int i = 0; i < t->s->ncarry; i++) {
         const Carry *c = &t->s->carry[i];
         bool wide = c->axes & 1 << AX_D;
+        if (wide && t->gather) continue; /* a step is complete in itself: step_alone */
         int v = wide ? frag(t, c->name.s, round_up(t->m->spec->Dv, 16), DT_F32, LAYOUT_ACC) : row(t, c->name);
-        Val *x = &t->k->val[v];
-        x->carry = i;
-        x->reference = c->reference >= 0 ? t->kept[c->reference] : -1;
-        x->partial = !wide && c->combine == OP_RSUM;
-        t->kept[i] = t->fresh[i] = v;
-        if (t->gather) continue; /* a step is complete in itself */
+        hold_carry(t, i, v);
+        if (t->gather) continue;
         ag_tiler_add(t, t->pre, TI_FILL, v, i == 0 ? "---- carried over the key tiles" : NULL)->e[0] = ag_node_float(&t->k->nodes, c->init);
         if (c->combine == OP_RMAX) t->fresh[i] = row(t, ag_fmt(t->k->arena, "%.*s_new", STRF(c->name)));
     }
@@ -385,34 +391,52 @@ static Ref share_of_output(const Tiler *t) {
     return 0;
 }
 
-static void step_sum(Tiler *t, int index) {
-    const Carry *c = &t->s->carry[index];
-    int tensor = -1;
-    Ref wide = weighted(t, c->body, &tensor), body = wide ? wide : c->body;
-    forget_todo(t, body);
-    int x = t->held[body];
-    if (x < 0) x = materialise_elem(t, body, guarded(t, c, body), "E", "---- weights");
-    if (!wide) {
-        Ins *i = ag_tiler_add(t, t->step, TI_REDUCE, t->kept[index], NULL);
-        i->a = x;
-        i->b = t->gather ? -1 : t->kept[index];
-        i->reduce = OP_RSUM;
-        i->span = t->m->nodes.n[c->reduce].span;
-        return;
-    }
-    int share = t->share ? materialise_low(t, t->share, LEVEL_ROW, NULL) : -1,
-        p = frag(t, "P", (int)tile_field(t->k, F_TILE_N), t->m->spec->dtype, LAYOUT_A);
-    Ins *i = ag_tiler_add(t, t->step, TI_MAP, p, "rounded to the storage type");
+/* The weights of a sum with channels as an operand, and the tile that they weigh. */
+typedef struct Weighing {
+    int operand, tile;
+} Weighing;
+
+static Weighing weigh(Tiler *t, int x, int tensor) {
+    int share = t->share ? materialise_low(t, t->share, LEVEL_ROW, NULL) : -1;
+    Weighing w = {.operand = frag(t, "P", (int)tile_field(t->k, F_TILE_N), t->m->spec->dtype, LAYOUT_A)};
+    Ins *i = ag_tiler_add(t, t->step, TI_MAP, w.operand, "rounded to the storage type");
     i->e[0] = val(t, x);
     if (share >= 0) i->e[0] = op2(t, OP_MUL, i->e[0], val(t, share));
     set_positions(t, i);
-    int b = shared_tile(t, tensor);
-    i = ag_tiler_add(t, t->step, TI_MMA, t->kept[index], "---- weighted values");
-    i->a = p;
-    i->b = b;
+    w.tile = shared_tile(t, tensor);
+    return w;
+}
+
+/* The carry's value += what they make of the tile's channels from `col` on. */
+static void add_weighted(Tiler *t, int index, Weighing w, int col) {
+    Ins *i = ag_tiler_add(t, t->step, TI_MMA, t->kept[index], "---- weighted values");
+    i->a = w.operand;
+    i->b = w.tile;
+    i->col = col;
     i->zero = t->gather;
     i->e[0] = i->e[1] = num(t, 0);
-    i->span = t->m->nodes.n[c->reduce].span;
+    i->span = t->m->nodes.n[t->s->carry[index].reduce].span;
+}
+
+/* The body of a sum in a fragment; *tensor: what its elements weigh, -1. */
+static int sum_body(Tiler *t, int index, int *tensor) {
+    const Carry *c = &t->s->carry[index];
+    Ref wide = weighted(t, c->body, tensor), body = wide ? wide : c->body;
+    forget_todo(t, body);
+    return t->held[body] >= 0 ? t->held[body] : materialise_elem(t, body, guarded(t, c, body), "E", "---- weights");
+}
+
+static void step_sum(Tiler *t, int index) {
+    int tensor = -1, x = sum_body(t, index, &tensor);
+    if (tensor >= 0) {
+        add_weighted(t, index, weigh(t, x, tensor), 0);
+        return;
+    }
+    Ins *i = ag_tiler_add(t, t->step, TI_REDUCE, t->kept[index], NULL);
+    i->a = x;
+    i->b = t->gather ? -1 : t->kept[index];
+    i->reduce = OP_RSUM;
+    i->span = t->m->nodes.n[t->s->carry[index].reduce].span;
 }
 
 /* ---- outputs */
@@ -447,7 +471,8 @@ static void build_program_output(Tiler *t, int v) {
     x->e[4] = t->limit;
 }
 
-static void build_output(Tiler *t, Block *to, const MathOut *o) {
+/* o, of the channels from `col` on that the carry's value holds. */
+static void build_output(Tiler *t, Block *to, const MathOut *o, int col) {
     bool wide = t->m->tensor[o->tensor].rank == 4;
     int v = wide ? -1 : row(t, ag_str(t->m->tensor[o->tensor].name));
     for (int c = 0; c < t->s->ncarry && wide && v < 0; c++)
@@ -465,6 +490,7 @@ static void build_output(Tiler *t, Block *to, const MathOut *o) {
     Ins *x = ag_tiler_add(t, to, wide ? TI_STORE : TI_STORE_ROW, -1, NULL);
     x->a = v;
     x->n = o->tensor;
+    x->col = col;
     x->e[0] = val(t, t->row0);
     x->e[1] = t->limit;
     x->e[2] = val(t, t->b);
@@ -473,9 +499,9 @@ static void build_output(Tiler *t, Block *to, const MathOut *o) {
 }
 
 /* Outputs with channels, or those of rows. */
-static void build_outputs(Tiler *t, Block *to, bool wide) {
+static void build_outputs(Tiler *t, Block *to, bool wide, int col) {
     for (int i = 0; i < t->m->nout; i++)
-        if ((t->m->tensor[t->m->out[i].tensor].rank == 4) == wide) build_output(t, to, &t->m->out[i]);
+        if ((t->m->tensor[t->m->out[i].tensor].rank == 4) == wide) build_output(t, to, &t->m->out[i], col);
 }
 
 /* After the loop a carry's only value is the kept one, and nothing computed inside a step is known. */
@@ -491,15 +517,27 @@ static void end_step(Tiler *t) {
 
 /* ---- a step */
 
-/* The sums of a step that is complete in itself.  Rows are put out before the channels are summed, whose registers they would take. */
+enum { PART_CHANNELS = 32, LONG_KEYS = 64 };
+
+/* A step that is complete in itself.  Rows are put out before the channels are summed, and with many keys these in parts, so that they need few registers: with blocks of 128
+ * keys and 128 channels 32 rows a warp fit then, which spill 80 bytes otherwise (4.1 instead of 4.4 ms with 16 rows a warp, docs/performance.md). */
 static void step_alone(Tiler *t) {
+    int tensor = -1, width = round_up(t->m->spec->Dv, 16), part = tile_field(t->k, F_TILE_N) > LONG_KEYS ? PART_CHANNELS : width;
     t->share = share_of_output(t);
-    for (int wide = 0; wide < 2; wide++) {
-        for (int i = 0; i < t->s->ncarry; i++)
-            if (t->s->carry[i].combine == OP_RSUM && (t->s->carry[i].axes >> AX_D & 1) == wide) step_sum(t, i);
-        if (wide) break;
-        add_totals(t, t->step, NULL);
-        build_outputs(t, t->step, false);
+    for (int i = 0; i < t->s->ncarry; i++)
+        if (t->s->carry[i].combine == OP_RSUM && !(t->s->carry[i].axes & 1 << AX_D)) step_sum(t, i);
+    add_totals(t, t->step, NULL);
+    build_outputs(t, t->step, false, 0);
+    for (int i = 0; i < t->s->ncarry; i++) {
+        if (!(t->s->carry[i].axes & 1 << AX_D)) continue;
+        int x = sum_body(t, i, &tensor);
+        Weighing w = weigh(t, x, tensor);
+        for (int col = 0; col < width; col += part) {
+            const char *name = col ? ag_fmt(t->k->arena, "%.*s%d", STRF(t->s->carry[i].name), col).s : t->s->carry[i].name.s;
+            hold_carry(t, i, frag(t, name, width - col < part ? width - col : part, DT_F32, LAYOUT_ACC));
+            add_weighted(t, i, w, col);
+            build_outputs(t, t->step, true, col);
+        }
     }
 }
 
@@ -620,8 +658,7 @@ void ag_pass_tile(Fn *fn) {
     if (t.united) ag_tiler_skip(&t);
     if (!gather) ag_block_append(t.pre, loop);
     end_step(&t);
-    for (int wide = 1; wide >= 0; wide--)
-        if (wide || !gather) build_outputs(&t, t.post, wide);
+    for (int wide = 1; wide >= 0 && !gather; wide--) build_outputs(&t, t.post, wide, 0);
     if (gather)
         ag_tiler_compose(&t, &k->role[0].body, &tile, &loop->body, &post);
     else

@@ -203,7 +203,9 @@ static void check_mma(const Check *c, const Ins *i) {
     require(c, d->layout == LAYOUT_ACC && d->type == DT_F32, "the result is no fp32 accumulator");
     require(c, a->space == SPACE_SHARED || (a->space == SPACE_FRAG && a->layout == LAYOUT_A), "the left operand has the wrong layout");
     require(c, a->type == b->type, "the operands differ in type");
-    require(c, d->rows == a->rows && a->cols == (i->trans ? b->cols : b->rows) && d->cols == (i->trans ? b->rows : b->cols), "the shapes do not fit");
+    bool part = !i->trans && !i->async && i->col >= 0 && i->col % 16 == 0 && i->col + d->cols <= b->cols; /* of b's columns */
+    require(c, d->rows == a->rows && a->cols == (i->trans ? b->cols : b->rows) && (part || d->cols == (i->trans ? b->rows : b->cols)),
+            "the shapes do not fit");
     require(c, i->zero || c->written[i->dst], "it accumulates into nothing");
     require(c, a->space == SPACE_SHARED || c->written[i->a] || a->lasting, "the left operand was not written");
     check_uniform(c, i->e[0], T_INT);
@@ -248,7 +250,8 @@ static void check_store(const Check *c, const Ins *i) {
                 "the staging tile is of another shape or type");
     }
     require(c, !i->async || (is_in(c, i->b, SPACE_SHARED) && val(c, i->b)->panels), "TMA stores panels");
-    require(c, !wide || val(c, i->a)->cols >= c->k->tensor[i->n].cols, "the fragment is narrower than the tensor");
+    require(c, !wide || i->col || c->k->entries || val(c, i->a)->cols >= c->k->tensor[i->n].cols, "the fragment is narrower than the tensor");
+    require(c, i->col >= 0 && i->col % 16 == 0 && (!i->col || i->b < 0), "a part of the columns is stored directly");
     for (int e = 0; e < 4; e++) check_uniform(c, i->e[e], T_INT);
 }
 

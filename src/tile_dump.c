@@ -142,6 +142,7 @@ static void put_operands(Dump *d, const Ins *i) {
         ag_put(d->out, " . ");
         put_stage(d, i->b, i->e[0]);
         ag_put(d->out, "%s%s", i->trans ? "^T" : "", i->async ? " async" : "");
+        if (i->col) ag_put(d->out, " columns %d ..", i->col);
         break;
     case TI_REDUCE:
         ag_put(d->out, " %s = %s(", name(d, i->dst), ag_op[i->reduce].name);
@@ -184,6 +185,7 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, "rows ", i->e, 1, " ..]");
         put_exprs(d, " below ", i->e + 1, 1, "");
         ag_put(d->out, " <- %s", name(d, i->a));
+        if (i->col) ag_put(d->out, " columns %d ..", i->col);
         if (i->op == TI_STORE && i->b >= 0) ag_put(d->out, " through %s%s", name(d, i->b), i->async ? " by TMA" : "");
         break;
     case TI_LOAD_ROW:

@@ -11,10 +11,12 @@
 
 enum { WARPS = 4, WARP_ROWS = 32, WARP_ROWS_LESS = 16, WIDE = 128, LONG = 64, HOPPER = 90, PIECE_TILES = 16, PIECE_LEAST = 256 };
 
-/* A warp reads the whole block of keys for its rows, so 32 of them; with wider heads or longer blocks, or as ptxas schedules for older GPUs, there are no registers for
- * that. */
+/* A warp reads the whole block of keys for its rows, so 32 of them; with wider heads, or long blocks and queries that lie in two warps, or as ptxas schedules for older GPUs,
+ * there are no registers for that. */
 Schedule *ag_gather_schedule(const Fn *fn, const Branch *b) {
-    bool wide = fn->spec->D > WIDE || fn->spec->Dv > WIDE, less = wide || b->block.n > LONG || fn->target->sm < HOPPER;
+    int heads = b->per_head ? 1 : fn->spec->group;
+    bool wide = fn->spec->D > WIDE || fn->spec->Dv > WIDE, apart = b->block.n > LONG && WARP_ROWS % heads != 0,
+         less = wide || apart || fn->target->sm < HOPPER;
     Str text = ag_fmt(fn->d->arena,
                       "schema: attngen.schedule/1\nname: gather\ntile: {m: %d, n: %d}\nmma: {family: mma_sync}\nroles: {warps: %d}\n"
                       "staging: {k: {stages: 1}, v: {stages: 1}, o: {store: direct}}\nloop: {direction: forward}\n"

@@ -80,7 +80,8 @@ typedef enum TileOp {
                     behind a TI_FENCE and then a barrier of the warpgroup, and as their left operand only: each warp's part of one reads that warp's rows */
     TI_FENCE, /* what each thread has staged so far is for asynchronous mma, behind the next barrier */
     TI_MMA,   /* fragment dst (accumulator) += a x b; a: shared [stage e[1]] or A fragment; b: shared [stage e[0]], rows are keys.
-                    trans: dst = a b^T (b's rows are dst's columns), else dst = a b (b's rows are summed over).  zero: dst is cleared first */
+                    trans: dst = a b^T (b's rows are dst's columns), else dst = a b (b's rows are summed over), of b's columns from `col` on.  zero: dst is cleared
+                    first */
     TI_MAP, /* dst (fragment or row) = e[0] at each element, rounded to dst's type.  In e[0]: VAL of a fragment is its element at the same place, VAL of a
                     row the row's value; AXIS q = e[1] + row / pack, AXIS k = e[2] + column (positions); with pack above 1 AXIS h = e[3] + row % pack */
     TI_REDUCE, /* row dst = reduce (OP_RMAX or OP_RSUM, in `reduce`) over the columns of fragment a, combined with row b (-1: none).
@@ -98,7 +99,7 @@ typedef enum TileOp {
                   a TI_STORE writes it */
     TI_EACH, /* tensor n [batch e[2], head e[3]] rows e[1].. (as above) = e[0] at each element, rounded to its type.  In e[0]: AXIS q = off + row (a position),
                     AXIS d = channel; LOAD = an element of any tensor, 0 past its ends.  All that an element is computed from is read before it is written */
-    TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; with Kernel.pack heads from e[3] on) = fragment a rounded to the tensor's type; through shared b, in parts if that has fewer columns, or directly (b = -1).
+    TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; with Kernel.pack heads from e[3] on) = fragment a rounded to the tensor's type, which holds its columns from `col` on; through shared b, in parts if that has fewer columns, or directly (b = -1).
                     async: by TMA, each warpgroup its rows of b, which a TI_STORE_WAIT gives back */
     TI_STORE_WAIT, /* until the asynchronous stores of this role have read their tiles, for each warpgroup */
     TI_STORE_ROW,  /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; heads as above) = row a, if the tensor was given */
@@ -133,6 +134,7 @@ struct Ins {
     int dst, a, b; /* values (a of TI_COPY: tensor); -1: none */
     int n;         /* TI_WAIT: groups; TI_SYNC: barrier; TI_STORE, TI_STORE_ROW: tensor; TI_LOOP: step */
     Op reduce;
+    int col;                 /* TI_MMA, TI_STORE: the first column, else 0 */
     bool own;                /* TI_COPY */
     bool async, trans, zero; /* async mma: runs until a TI_MMA_WAIT; async store: until a TI_STORE_WAIT */
     int bar;                 /* TI_COPY: mbarrier [stage e[0]] that its bytes count for, by TMA; -1: cp.async */

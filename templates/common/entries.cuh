@@ -28,12 +28,13 @@ template <int N> LEAF int find_block(Entries<N> x, int blocks, int i) {
 
 //@ leaf copy_entries needs types LEAF UNROLL padded tile_offset cp_async_16 st_shared_2 Entries
 // As copy_packed, but the rows of each warp by itself, ROWS of them: those of the queries of `count` entries from entry `from` on, PACK heads each.
-template <int ROWS, int D, int PACK, int N> LEAF void copy_entries(u32 dst, const u16 *src, i64 row_stride, i64 head_stride, i64 col_stride, Entries<N> entries, int from, int count, bool vec) {
+// TURN: pieces that a lane moves in a turn of the loop.
+template <int ROWS, int D, int PACK, int TURN, int N> LEAF void copy_entries(u32 dst, const u16 *src, i64 row_stride, i64 head_stride, i64 col_stride, Entries<N> entries, int from, int count, bool vec) {
     constexpr u32 PIECE = 8, CHUNKS = padded(D) / PIECE;
     constexpr bool WHOLE = ROWS % PACK == 0;                            // a warp has whole queries, so that an entry is looked up for many pieces
     u32 lane = threadIdx.x % 32, first = threadIdx.x / 32 * ROWS;
     if (vec) {
-        _Pragma("unroll (WHOLE ? ROWS : 4)") for (u32 i = 0; i < ROWS * CHUNKS / 32; i++) {
+        _Pragma("unroll TURN") for (u32 i = 0; i < ROWS * CHUNKS / 32; i++) {
             u32 in_warp = (lane + i * 32) / CHUNKS, row = first + in_warp, chunk = (lane + i * 32) % CHUNKS;
             u32 query = WHOLE ? first / PACK + in_warp / PACK : row / PACK, head = WHOLE ? in_warp % PACK : row % PACK;
             int bytes = max(0, min(16, 2 * (D - (int)(PIECE * chunk)))), in = (int)query < count;
