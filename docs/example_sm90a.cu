@@ -123,14 +123,8 @@ LEAF void first_turn() {
     if (uniform(threadIdx.x / 128) == 1) asm volatile("bar.arrive 4, 256;" ::: "memory");
 }
 
-// Orders register accesses before the wgmma that follow.
-LEAF void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-
 // Descriptor of an operand whose rows are contiguous along the summed dimension, in panels of 64 columns with 128-byte swizzle.
 LEAF u64 desc_k_major(u32 addr) { return (u64)(0x40000000u | (1024 >> 4)) << 32 | (addr & 0x3ffff) >> 4; }
-
-// What step k of 16 columns adds to a desc_k_major of a tile of `rows` rows.
-LEAF constexpr u32 step_k_major(int k, int rows) { return (k % 4 * 32 + k / 4 * rows * 128) >> 4; }
 
 // Closes the group of wgmma that this warpgroup has issued.
 LEAF void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -189,9 +183,6 @@ LEAF void take_turn() { asm volatile("bar.sync %0, 256;" ::"r"(4 + (int)threadId
 
 // Descriptor of an operand whose rows are what is summed over, in such panels of panel_bytes, which is rows * 128.
 LEAF u64 desc_mn_major(u32 addr, u32 panel_bytes) { return (u64)(0x40000000u | (1024 >> 4)) << 32 | panel_bytes >> 4 << 16 | (addr & 0x3ffff) >> 4; }
-
-// What step k of 16 rows adds to a desc_mn_major.
-LEAF constexpr u32 step_mn_major(int k) { return k * 2048 >> 4; }
 
 // Gives the turn to the next of N warpgroups, after the last to the first.
 template <int N> LEAF void pass_turn() {
@@ -276,61 +267,92 @@ LEAF void mma_16816_x2(bf16, float (&c)[4], float (&d)[4], const u32 (&a)[4], co
           "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]), "f"(d[0]), "f"(d[1]), "f"(d[2]), "f"(d[3]));
 }
 
-// d = or += A B for one warpgroup: 64 x 16 by 16 x 128; A in shared memory, B in shared memory.
-LEAF void wgmma_ss(float (&d)[1][16][4], u64 a, u64 b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, %64, %65, p, 1, 1, 0, 0;\n}"
-                 : "+f"(d[0][0][0]), "+f"(d[0][0][1]), "+f"(d[0][0][2]), "+f"(d[0][0][3]),
-                   "+f"(d[0][1][0]), "+f"(d[0][1][1]), "+f"(d[0][1][2]), "+f"(d[0][1][3]),
-                   "+f"(d[0][2][0]), "+f"(d[0][2][1]), "+f"(d[0][2][2]), "+f"(d[0][2][3]),
-                   "+f"(d[0][3][0]), "+f"(d[0][3][1]), "+f"(d[0][3][2]), "+f"(d[0][3][3]),
-                   "+f"(d[0][4][0]), "+f"(d[0][4][1]), "+f"(d[0][4][2]), "+f"(d[0][4][3]),
-                   "+f"(d[0][5][0]), "+f"(d[0][5][1]), "+f"(d[0][5][2]), "+f"(d[0][5][3]),
-                   "+f"(d[0][6][0]), "+f"(d[0][6][1]), "+f"(d[0][6][2]), "+f"(d[0][6][3]),
-                   "+f"(d[0][7][0]), "+f"(d[0][7][1]), "+f"(d[0][7][2]), "+f"(d[0][7][3]),
-                   "+f"(d[0][8][0]), "+f"(d[0][8][1]), "+f"(d[0][8][2]), "+f"(d[0][8][3]),
-                   "+f"(d[0][9][0]), "+f"(d[0][9][1]), "+f"(d[0][9][2]), "+f"(d[0][9][3]),
-                   "+f"(d[0][10][0]), "+f"(d[0][10][1]), "+f"(d[0][10][2]), "+f"(d[0][10][3]),
-                   "+f"(d[0][11][0]), "+f"(d[0][11][1]), "+f"(d[0][11][2]), "+f"(d[0][11][3]),
-                   "+f"(d[0][12][0]), "+f"(d[0][12][1]), "+f"(d[0][12][2]), "+f"(d[0][12][3]),
-                   "+f"(d[0][13][0]), "+f"(d[0][13][1]), "+f"(d[0][13][2]), "+f"(d[0][13][3]),
-                   "+f"(d[0][14][0]), "+f"(d[0][14][1]), "+f"(d[0][14][2]), "+f"(d[0][14][3]),
-                   "+f"(d[0][15][0]), "+f"(d[0][15][1]), "+f"(d[0][15][2]), "+f"(d[0][15][3])
-                 : "l"(a), "l"(b), "r"(accumulate));
+// d = A B for one warpgroup: 64 x 128 by 128 x 128; A in shared memory, B in shared memory. Register accesses before it come first.
+#define WGMMA_SS \
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+LEAF void wgmma_ss(float (&d)[1][16][4], u64 a, u64 b) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 a, b;\nwgmma.fence.sync.aligned;\n"
+        "setp.ne.b32 p, 0, 0; " WGMMA_SS "%64, %65, p, 1, 1, 0, 0;\n"
+        "add.s64 a, %64, 2; add.s64 b, %65, 2; setp.ne.b32 p, 1, 0; " WGMMA_SS "a, b, p, 1, 1, 0, 0;\n"
+        "add.s64 a, %64, 4; add.s64 b, %65, 4; " WGMMA_SS "a, b, p, 1, 1, 0, 0;\n"
+        "add.s64 a, %64, 6; add.s64 b, %65, 6; " WGMMA_SS "a, b, p, 1, 1, 0, 0;\n"
+        "add.s64 a, %64, 1024; add.s64 b, %65, 1024; " WGMMA_SS "a, b, p, 1, 1, 0, 0;\n"
+        "add.s64 a, %64, 1026; add.s64 b, %65, 1026; " WGMMA_SS "a, b, p, 1, 1, 0, 0;\n"
+        "add.s64 a, %64, 1028; add.s64 b, %65, 1028; " WGMMA_SS "a, b, p, 1, 1, 0, 0;\n"
+        "add.s64 a, %64, 1030; add.s64 b, %65, 1030; " WGMMA_SS "a, b, p, 1, 1, 0, 0;\n"
+        "}"
+        : "+f"(d[0][0][0]), "+f"(d[0][0][1]), "+f"(d[0][0][2]), "+f"(d[0][0][3]),
+          "+f"(d[0][1][0]), "+f"(d[0][1][1]), "+f"(d[0][1][2]), "+f"(d[0][1][3]),
+          "+f"(d[0][2][0]), "+f"(d[0][2][1]), "+f"(d[0][2][2]), "+f"(d[0][2][3]),
+          "+f"(d[0][3][0]), "+f"(d[0][3][1]), "+f"(d[0][3][2]), "+f"(d[0][3][3]),
+          "+f"(d[0][4][0]), "+f"(d[0][4][1]), "+f"(d[0][4][2]), "+f"(d[0][4][3]),
+          "+f"(d[0][5][0]), "+f"(d[0][5][1]), "+f"(d[0][5][2]), "+f"(d[0][5][3]),
+          "+f"(d[0][6][0]), "+f"(d[0][6][1]), "+f"(d[0][6][2]), "+f"(d[0][6][3]),
+          "+f"(d[0][7][0]), "+f"(d[0][7][1]), "+f"(d[0][7][2]), "+f"(d[0][7][3]),
+          "+f"(d[0][8][0]), "+f"(d[0][8][1]), "+f"(d[0][8][2]), "+f"(d[0][8][3]),
+          "+f"(d[0][9][0]), "+f"(d[0][9][1]), "+f"(d[0][9][2]), "+f"(d[0][9][3]),
+          "+f"(d[0][10][0]), "+f"(d[0][10][1]), "+f"(d[0][10][2]), "+f"(d[0][10][3]),
+          "+f"(d[0][11][0]), "+f"(d[0][11][1]), "+f"(d[0][11][2]), "+f"(d[0][11][3]),
+          "+f"(d[0][12][0]), "+f"(d[0][12][1]), "+f"(d[0][12][2]), "+f"(d[0][12][3]),
+          "+f"(d[0][13][0]), "+f"(d[0][13][1]), "+f"(d[0][13][2]), "+f"(d[0][13][3]),
+          "+f"(d[0][14][0]), "+f"(d[0][14][1]), "+f"(d[0][14][2]), "+f"(d[0][14][3]),
+          "+f"(d[0][15][0]), "+f"(d[0][15][1]), "+f"(d[0][15][2]), "+f"(d[0][15][3])
+        : "l"(a), "l"(b)
+        : "memory");
 }
+#undef WGMMA_SS
 
-// d += A B for one warpgroup: 64 x 16 by 16 x 128; A in registers, B in shared memory, its rows summed over.
-LEAF void wgmma_rs(float (&d)[1][16][4], const u32 (&a)[4], u64 b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
-                 : "+f"(d[0][0][0]), "+f"(d[0][0][1]), "+f"(d[0][0][2]), "+f"(d[0][0][3]),
-                   "+f"(d[0][1][0]), "+f"(d[0][1][1]), "+f"(d[0][1][2]), "+f"(d[0][1][3]),
-                   "+f"(d[0][2][0]), "+f"(d[0][2][1]), "+f"(d[0][2][2]), "+f"(d[0][2][3]),
-                   "+f"(d[0][3][0]), "+f"(d[0][3][1]), "+f"(d[0][3][2]), "+f"(d[0][3][3]),
-                   "+f"(d[0][4][0]), "+f"(d[0][4][1]), "+f"(d[0][4][2]), "+f"(d[0][4][3]),
-                   "+f"(d[0][5][0]), "+f"(d[0][5][1]), "+f"(d[0][5][2]), "+f"(d[0][5][3]),
-                   "+f"(d[0][6][0]), "+f"(d[0][6][1]), "+f"(d[0][6][2]), "+f"(d[0][6][3]),
-                   "+f"(d[0][7][0]), "+f"(d[0][7][1]), "+f"(d[0][7][2]), "+f"(d[0][7][3]),
-                   "+f"(d[0][8][0]), "+f"(d[0][8][1]), "+f"(d[0][8][2]), "+f"(d[0][8][3]),
-                   "+f"(d[0][9][0]), "+f"(d[0][9][1]), "+f"(d[0][9][2]), "+f"(d[0][9][3]),
-                   "+f"(d[0][10][0]), "+f"(d[0][10][1]), "+f"(d[0][10][2]), "+f"(d[0][10][3]),
-                   "+f"(d[0][11][0]), "+f"(d[0][11][1]), "+f"(d[0][11][2]), "+f"(d[0][11][3]),
-                   "+f"(d[0][12][0]), "+f"(d[0][12][1]), "+f"(d[0][12][2]), "+f"(d[0][12][3]),
-                   "+f"(d[0][13][0]), "+f"(d[0][13][1]), "+f"(d[0][13][2]), "+f"(d[0][13][3]),
-                   "+f"(d[0][14][0]), "+f"(d[0][14][1]), "+f"(d[0][14][2]), "+f"(d[0][14][3]),
-                   "+f"(d[0][15][0]), "+f"(d[0][15][1]), "+f"(d[0][15][2]), "+f"(d[0][15][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+// d += A B for one warpgroup: 64 x 128 by 128 x 128; A in registers, B in shared memory, its rows summed over. Register accesses before it come first.
+#define WGMMA_RS \
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+LEAF void wgmma_rs(float (&d)[1][16][4], const u32 (&a)[1][8][4], u64 b) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 b;\nwgmma.fence.sync.aligned;\n"
+        "setp.ne.b32 p, 1, 0; " WGMMA_RS "{%64, %65, %66, %67}, %96, p, 1, 1, 1;\n"
+        "add.s64 b, %96, 128; " WGMMA_RS "{%68, %69, %70, %71}, b, p, 1, 1, 1;\n"
+        "add.s64 b, %96, 256; " WGMMA_RS "{%72, %73, %74, %75}, b, p, 1, 1, 1;\n"
+        "add.s64 b, %96, 384; " WGMMA_RS "{%76, %77, %78, %79}, b, p, 1, 1, 1;\n"
+        "add.s64 b, %96, 512; " WGMMA_RS "{%80, %81, %82, %83}, b, p, 1, 1, 1;\n"
+        "add.s64 b, %96, 640; " WGMMA_RS "{%84, %85, %86, %87}, b, p, 1, 1, 1;\n"
+        "add.s64 b, %96, 768; " WGMMA_RS "{%88, %89, %90, %91}, b, p, 1, 1, 1;\n"
+        "add.s64 b, %96, 896; " WGMMA_RS "{%92, %93, %94, %95}, b, p, 1, 1, 1;\n"
+        "}"
+        : "+f"(d[0][0][0]), "+f"(d[0][0][1]), "+f"(d[0][0][2]), "+f"(d[0][0][3]),
+          "+f"(d[0][1][0]), "+f"(d[0][1][1]), "+f"(d[0][1][2]), "+f"(d[0][1][3]),
+          "+f"(d[0][2][0]), "+f"(d[0][2][1]), "+f"(d[0][2][2]), "+f"(d[0][2][3]),
+          "+f"(d[0][3][0]), "+f"(d[0][3][1]), "+f"(d[0][3][2]), "+f"(d[0][3][3]),
+          "+f"(d[0][4][0]), "+f"(d[0][4][1]), "+f"(d[0][4][2]), "+f"(d[0][4][3]),
+          "+f"(d[0][5][0]), "+f"(d[0][5][1]), "+f"(d[0][5][2]), "+f"(d[0][5][3]),
+          "+f"(d[0][6][0]), "+f"(d[0][6][1]), "+f"(d[0][6][2]), "+f"(d[0][6][3]),
+          "+f"(d[0][7][0]), "+f"(d[0][7][1]), "+f"(d[0][7][2]), "+f"(d[0][7][3]),
+          "+f"(d[0][8][0]), "+f"(d[0][8][1]), "+f"(d[0][8][2]), "+f"(d[0][8][3]),
+          "+f"(d[0][9][0]), "+f"(d[0][9][1]), "+f"(d[0][9][2]), "+f"(d[0][9][3]),
+          "+f"(d[0][10][0]), "+f"(d[0][10][1]), "+f"(d[0][10][2]), "+f"(d[0][10][3]),
+          "+f"(d[0][11][0]), "+f"(d[0][11][1]), "+f"(d[0][11][2]), "+f"(d[0][11][3]),
+          "+f"(d[0][12][0]), "+f"(d[0][12][1]), "+f"(d[0][12][2]), "+f"(d[0][12][3]),
+          "+f"(d[0][13][0]), "+f"(d[0][13][1]), "+f"(d[0][13][2]), "+f"(d[0][13][3]),
+          "+f"(d[0][14][0]), "+f"(d[0][14][1]), "+f"(d[0][14][2]), "+f"(d[0][14][3]),
+          "+f"(d[0][15][0]), "+f"(d[0][15][1]), "+f"(d[0][15][2]), "+f"(d[0][15][3])
+        : "r"(a[0][0][0]), "r"(a[0][0][1]), "r"(a[0][0][2]), "r"(a[0][0][3]),
+          "r"(a[0][1][0]), "r"(a[0][1][1]), "r"(a[0][1][2]), "r"(a[0][1][3]),
+          "r"(a[0][2][0]), "r"(a[0][2][1]), "r"(a[0][2][2]), "r"(a[0][2][3]),
+          "r"(a[0][3][0]), "r"(a[0][3][1]), "r"(a[0][3][2]), "r"(a[0][3][3]),
+          "r"(a[0][4][0]), "r"(a[0][4][1]), "r"(a[0][4][2]), "r"(a[0][4][3]),
+          "r"(a[0][5][0]), "r"(a[0][5][1]), "r"(a[0][5][2]), "r"(a[0][5][3]),
+          "r"(a[0][6][0]), "r"(a[0][6][1]), "r"(a[0][6][2]), "r"(a[0][6][3]),
+          "r"(a[0][7][0]), "r"(a[0][7][1]), "r"(a[0][7][2]), "r"(a[0][7][3]), "l"(b)
+        : "memory");
 }
+#undef WGMMA_RS
 
 struct Args {
     TMap o_map;
@@ -499,9 +521,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
     mbar_wait(Q_full + rem(round, 2) * 8, rem(quot(round, 2), 2));
     // ---- first scores, when K is there
     mbar_wait(K_full + rem(base, 2) * 8, rem(quot(base, 2), 2));
-    wgmma_fence();
-    UNROLL for (int i = 0; i < 8; i++)
-        wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128) + step_k_major(i, 128), desc_k_major(K + rem(base, 2) * K_BYTES) + step_k_major(i, 128), i > 0);
+    wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128), desc_k_major(K + rem(base, 2) * K_BYTES));
     wgmma_commit();
     // ---- the tile's keys
     const int m = slot_get(m_slot + rem(round, 2) * 4);
@@ -571,14 +591,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
             take_turn();
             // ---- scores, when K is there
             mbar_wait(K_full + rem(step, 2) * 8, rem(quot(step, 2), 2));
-            wgmma_fence();
-            UNROLL for (int i = 0; i < 8; i++)
-                wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128) + step_k_major(i, 128), desc_k_major(K + rem(step, 2) * K_BYTES) + step_k_major(i, 128), i > 0);
+            wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128), desc_k_major(K + rem(step, 2) * K_BYTES));
             wgmma_commit();
             // ---- weighted values, when V is there
             mbar_wait(V_full + rem(before, 2) * 8, rem(quot(before, 2), 2));
-            wgmma_fence();
-            UNROLL for (int i = 0; i < 8; i++) wgmma_rs(acc, P[0][i], desc_mn_major(V + rem(before, 2) * V_BYTES, 16384) + step_mn_major(i), 1);
+            wgmma_rs(acc, P, desc_mn_major(V + rem(before, 2) * V_BYTES, 16384));
             wgmma_commit();
             pass_turn<2>();
             // ---- when the scores are done: softmax, beside the weighted values
@@ -646,14 +663,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
             take_turn();
             // ---- scores, when K is there
             mbar_wait(K_full + rem(step, 2) * 8, rem(quot(step, 2), 2));
-            wgmma_fence();
-            UNROLL for (int i = 0; i < 8; i++)
-                wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128) + step_k_major(i, 128), desc_k_major(K + rem(step, 2) * K_BYTES) + step_k_major(i, 128), i > 0);
+            wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128), desc_k_major(K + rem(step, 2) * K_BYTES));
             wgmma_commit();
             // ---- weighted values, when V is there
             mbar_wait(V_full + rem(before, 2) * 8, rem(quot(before, 2), 2));
-            wgmma_fence();
-            UNROLL for (int i = 0; i < 8; i++) wgmma_rs(acc, P[0][i], desc_mn_major(V + rem(before, 2) * V_BYTES, 16384) + step_mn_major(i), 1);
+            wgmma_rs(acc, P, desc_mn_major(V + rem(before, 2) * V_BYTES, 16384));
             wgmma_commit();
             pass_turn<2>();
             // ---- when the scores are done: softmax, beside the weighted values
@@ -748,14 +762,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
         if (next >= 0) {
             // ---- last weighted values, when V is there
             mbar_wait(V_full + rem(last, 2) * 8, rem(quot(last, 2), 2));
-            wgmma_fence();
-            UNROLL for (int i = 0; i < 8; i++) wgmma_rs(acc, P[0][i], desc_mn_major(V + rem(last, 2) * V_BYTES, 16384) + step_mn_major(i), 1);
+            wgmma_rs(acc, P, desc_mn_major(V + rem(last, 2) * V_BYTES, 16384));
             wgmma_commit();
             // ---- first scores of the next tile, when K is there
             mbar_wait(K_full + rem(base, 2) * 8, rem(quot(base, 2), 2));
-            wgmma_fence();
-            UNROLL for (int i = 0; i < 8; i++)
-                wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128) + step_k_major(i, 128), desc_k_major(K + rem(base, 2) * K_BYTES) + step_k_major(i, 128), i > 0);
+            wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128), desc_k_major(K + rem(base, 2) * K_BYTES));
             wgmma_commit();
             // ---- the next tile's keys
             const int next_m = slot_get(m_slot + rem(round, 2) * 4);
@@ -817,8 +828,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
         } else {
             // ---- last weighted values, when V is there
             mbar_wait(V_full + rem(last, 2) * 8, rem(quot(last, 2), 2));
-            wgmma_fence();
-            UNROLL for (int i = 0; i < 8; i++) wgmma_rs(acc, P[0][i], desc_mn_major(V + rem(last, 2) * V_BYTES, 16384) + step_mn_major(i), 1);
+            wgmma_rs(acc, P, desc_mn_major(V + rem(last, 2) * V_BYTES, 16384));
             wgmma_commit();
             wgmma_wait<0>();
             pin(P);

@@ -1,7 +1,3 @@
-//@ leaf wgmma_fence needs LEAF
-// Orders register accesses before the wgmma that follow.
-LEAF void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-
 //@ leaf wgmma_commit needs LEAF
 // Closes the group of wgmma that this warpgroup has issued.
 LEAF void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -22,14 +18,6 @@ LEAF u64 desc_k_major(u32 addr) { return (u64)(0x40000000u | (1024 >> 4)) << 32 
 //@ leaf desc_mn_major needs types LEAF
 // Descriptor of an operand whose rows are what is summed over, in such panels of panel_bytes, which is rows * 128.
 LEAF u64 desc_mn_major(u32 addr, u32 panel_bytes) { return (u64)(0x40000000u | (1024 >> 4)) << 32 | panel_bytes >> 4 << 16 | (addr & 0x3ffff) >> 4; }
-
-//@ leaf step_k_major needs types LEAF
-// What step k of 16 columns adds to a desc_k_major of a tile of `rows` rows.
-LEAF constexpr u32 step_k_major(int k, int rows) { return (k % 4 * 32 + k / 4 * rows * 128) >> 4; }
-
-//@ leaf step_mn_major needs types LEAF
-// What step k of 16 rows adds to a desc_mn_major.
-LEAF constexpr u32 step_mn_major(int k) { return k * 2048 >> 4; }
 
 //@ leaf stmatrix_x4 needs types LEAF
 // Four 8x8 matrices of 2-byte elements to shared memory; lane 8*i + r gives the address of row r of matrix i, which is register i of an accumulator's layout.
