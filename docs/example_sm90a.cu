@@ -479,7 +479,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
                     } else {
                         // no tile comes any more
                         slot_put(tile_slot + rem(next_round, 2) * 4, -1);
-                        mbar_expect(Q_full + rem(next_round, 2) * 8, 0);
+                        slot_put(b_slot + rem(next_round, 2) * 4, 0);
+                        slot_put(h_slot + rem(next_round, 2) * 4, 0);
+                        slot_put(m_slot + rem(next_round, 2) * 4, 0);
+                        mbar_expect(Q_full + rem(next_round, 2) * 8, 32768);
+                        tma_panels(Q + rem(next_round, 2) * Q_BYTES, args.q_map, Q_full + rem(next_round, 2) * 8, args.Sq, 0, 0);
                     }
                 }
                 if (j > j_lo) {
@@ -497,6 +501,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
             round = round + 1;
             tile = next;
         }
+        // ---- K of the tile that is none
+        mbar_wait(K_empty + rem(base, 2) * 8, 1 - rem(quot(base, 2), 2));
+        mbar_expect(K_full + rem(base, 2) * 8, 32768);
+        tma_panels(K + rem(base, 2) * K_BYTES, args.k_map, K_full + rem(base, 2) * 8, args.Sk, 0, 0);
         // ---- the last fetch of the launch puts the counter back
         if (tile == (int)gridDim.x + tiles - 1) {
             *args.counter = 0;
@@ -753,127 +761,76 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
         mbar_release(Q_empty + rem(round, 2) * 8);
         base = base + (j_hi - j_lo);
         round = round + 1;
-        // ---- when Q of the next tile is there, or word that there is none
+        // ---- when Q of the next tile is there, or zeros as there is none
         mbar_wait(Q_full + rem(round, 2) * 8, rem(quot(round, 2), 2));
         const int next = slot_get(tile_slot + rem(round, 2) * 4);
-        // ---- the end of the tile, beside the beginning of the next if there is one
+        // ---- the end of the tile, beside the beginning of the next
         const int last = base - 1;
-        // both cases in full: no branch may lie between an asynchronous product and its wait
-        if (next >= 0) {
-            // ---- last weighted values, when V is there
-            mbar_wait(V_full + rem(last, 2) * 8, rem(quot(last, 2), 2));
-            wgmma_rs(acc, P, desc_mn_major(V + rem(last, 2) * V_BYTES, 16384));
-            wgmma_commit();
-            // ---- first scores of the next tile, when K is there
-            mbar_wait(K_full + rem(base, 2) * 8, rem(quot(base, 2), 2));
-            wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128), desc_k_major(K + rem(base, 2) * K_BYTES));
-            wgmma_commit();
-            // ---- the next tile's keys
-            const int next_m = slot_get(m_slot + rem(round, 2) * 4);
-            const int next_row0 = next_m * 128;
-            const int next_q0 = next_row0 + args.off;
-            const int next_q_last = min(next_row0 + 128, args.Sq) - 1 + args.off;
-            const int next_j_hi = max(ceil_div(max(min(next_q_last + 1, args.Sk), 0), 128), j_lo + 1);
-            const int next_j_plain_hi = max(min(quot(max(min(next_q0 + 1, args.Sk), 0), 128), next_j_hi), j_lo);
-            // ---- when the weighted values are done: outputs, beside those scores
-            wgmma_wait<1>();
-            pin(P);
-            pin(acc);
-            mbar_release(V_empty + rem(last, 2) * 8);
-            // ---- outputs
-            float den_total[1][2];
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) den_total[mi][r] = quad_sum(den[mi][r]);
-            // rows that have seen no key are 0
-            bool any99 = false;
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                any99 |= !(den_total[mi][r] != 0.f);
-            }
-            if (__any_sync(~0u, any99)) {
-                UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                    const bool t98 = den_total[mi][r] != 0.f;
-                    UNROLL for (int ni = 0; ni < 16; ni++) {
-                        acc[mi][ni][2 * r] = t98 ? acc[mi][ni][2 * r] : 0.f;
-                        acc[mi][ni][2 * r + 1] = t98 ? acc[mi][ni][2 * r + 1] : 0.f;
-                    }
-                }
-            }
-            float r1[1][2];
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
-                r1[mi][r] = den_total[mi][r] != 0.f ? __fdividef(1.f, den_total[mi][r]) : 0.f;
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
-                UNROLL for (int ni = 0; ni < 16; ni++) {
-                    acc[mi][ni][2 * r] = acc[mi][ni][2 * r] * r1[mi][r];
-                    acc[mi][ni][2 * r + 1] = acc[mi][ni][2 * r + 1] * r1[mi][r];
-                }
-            // until the tile before has left O
-            tma_store_wait();
-            stage_panels<bf16, 128, 0, 16>(O, row_of_warp(), acc);
-            async_proxy_fence();
-            warpgroup_sync();
-            if (threadIdx.x % 128 == 0) tma_store<128, 128>(args.o_map, O, warpgroup_row, row0, h, b);
-            float lse[1][2];
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
-                lse[mi][r] = (mx[mi][r] * c0 + log2_approx(den_total[mi][r])) * 0.6931472f;
-            if (args.lse && threadIdx.x % 4 == 0)
-                UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                    const int row = row0 + row_of_lane() + mi * 16 + r * 8;
-                    if (row < args.Sq) args.lse[b * args.lse_b + h * args.lse_h + row * args.lse_s] = lse[mi][r];
-                }
-            // ---- the next tile takes over, with its first scores
-            q0 = next_q0;
-            j_hi = next_j_hi;
-            j_plain_hi = next_j_plain_hi;
-            wgmma_wait<0>();
-            pin(S);
-        } else {
-            // ---- last weighted values, when V is there
-            mbar_wait(V_full + rem(last, 2) * 8, rem(quot(last, 2), 2));
-            wgmma_rs(acc, P, desc_mn_major(V + rem(last, 2) * V_BYTES, 16384));
-            wgmma_commit();
-            wgmma_wait<0>();
-            pin(P);
-            pin(acc);
-            mbar_release(V_empty + rem(last, 2) * 8);
-            // ---- outputs
-            float den_total[1][2];
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) den_total[mi][r] = quad_sum(den[mi][r]);
-            // rows that have seen no key are 0
-            bool any99 = false;
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                any99 |= !(den_total[mi][r] != 0.f);
-            }
-            if (__any_sync(~0u, any99)) {
-                UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                    const bool t98 = den_total[mi][r] != 0.f;
-                    UNROLL for (int ni = 0; ni < 16; ni++) {
-                        acc[mi][ni][2 * r] = t98 ? acc[mi][ni][2 * r] : 0.f;
-                        acc[mi][ni][2 * r + 1] = t98 ? acc[mi][ni][2 * r + 1] : 0.f;
-                    }
-                }
-            }
-            float r1[1][2];
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
-                r1[mi][r] = den_total[mi][r] != 0.f ? __fdividef(1.f, den_total[mi][r]) : 0.f;
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
-                UNROLL for (int ni = 0; ni < 16; ni++) {
-                    acc[mi][ni][2 * r] = acc[mi][ni][2 * r] * r1[mi][r];
-                    acc[mi][ni][2 * r + 1] = acc[mi][ni][2 * r + 1] * r1[mi][r];
-                }
-            // until the tile before has left O
-            tma_store_wait();
-            stage_panels<bf16, 128, 0, 16>(O, row_of_warp(), acc);
-            async_proxy_fence();
-            warpgroup_sync();
-            if (threadIdx.x % 128 == 0) tma_store<128, 128>(args.o_map, O, warpgroup_row, row0, h, b);
-            float lse[1][2];
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
-                lse[mi][r] = (mx[mi][r] * c0 + log2_approx(den_total[mi][r])) * 0.6931472f;
-            if (args.lse && threadIdx.x % 4 == 0)
-                UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                    const int row = row0 + row_of_lane() + mi * 16 + r * 8;
-                    if (row < args.Sq) args.lse[b * args.lse_b + h * args.lse_h + row * args.lse_s] = lse[mi][r];
-                }
+        // ---- last weighted values, when V is there
+        mbar_wait(V_full + rem(last, 2) * 8, rem(quot(last, 2), 2));
+        wgmma_rs(acc, P, desc_mn_major(V + rem(last, 2) * V_BYTES, 16384));
+        wgmma_commit();
+        // ---- first scores of the next tile, when K is there
+        mbar_wait(K_full + rem(base, 2) * 8, rem(quot(base, 2), 2));
+        wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128), desc_k_major(K + rem(base, 2) * K_BYTES));
+        wgmma_commit();
+        // ---- the next tile's keys
+        const int next_m = slot_get(m_slot + rem(round, 2) * 4);
+        const int next_row0 = next_m * 128;
+        const int next_q0 = next_row0 + args.off;
+        const int next_q_last = min(next_row0 + 128, args.Sq) - 1 + args.off;
+        const int next_j_hi = max(ceil_div(max(min(next_q_last + 1, args.Sk), 0), 128), j_lo + 1);
+        const int next_j_plain_hi = max(min(quot(max(min(next_q0 + 1, args.Sk), 0), 128), next_j_hi), j_lo);
+        // ---- when the weighted values are done: outputs, beside those scores
+        wgmma_wait<1>();
+        pin(P);
+        pin(acc);
+        mbar_release(V_empty + rem(last, 2) * 8);
+        // ---- outputs
+        float den_total[1][2];
+        UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) den_total[mi][r] = quad_sum(den[mi][r]);
+        // rows that have seen no key are 0
+        bool any99 = false;
+        UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
+            any99 |= !(den_total[mi][r] != 0.f);
         }
+        if (__any_sync(~0u, any99)) {
+            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
+                const bool t98 = den_total[mi][r] != 0.f;
+                UNROLL for (int ni = 0; ni < 16; ni++) {
+                    acc[mi][ni][2 * r] = t98 ? acc[mi][ni][2 * r] : 0.f;
+                    acc[mi][ni][2 * r + 1] = t98 ? acc[mi][ni][2 * r + 1] : 0.f;
+                }
+            }
+        }
+        float r1[1][2];
+        UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
+            r1[mi][r] = den_total[mi][r] != 0.f ? __fdividef(1.f, den_total[mi][r]) : 0.f;
+        UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
+            UNROLL for (int ni = 0; ni < 16; ni++) {
+                acc[mi][ni][2 * r] = acc[mi][ni][2 * r] * r1[mi][r];
+                acc[mi][ni][2 * r + 1] = acc[mi][ni][2 * r + 1] * r1[mi][r];
+            }
+        // until the tile before has left O
+        tma_store_wait();
+        stage_panels<bf16, 128, 0, 16>(O, row_of_warp(), acc);
+        async_proxy_fence();
+        warpgroup_sync();
+        if (threadIdx.x % 128 == 0) tma_store<128, 128>(args.o_map, O, warpgroup_row, row0, h, b);
+        float lse[1][2];
+        UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
+            lse[mi][r] = (mx[mi][r] * c0 + log2_approx(den_total[mi][r])) * 0.6931472f;
+        if (args.lse && threadIdx.x % 4 == 0)
+            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
+                const int row = row0 + row_of_lane() + mi * 16 + r * 8;
+                if (row < args.Sq) args.lse[b * args.lse_b + h * args.lse_h + row * args.lse_s] = lse[mi][r];
+            }
+        // ---- the next tile takes over, with its first scores
+        q0 = next_q0;
+        j_hi = next_j_hi;
+        j_plain_hi = next_j_plain_hi;
+        wgmma_wait<0>();
+        pin(S);
         tile = next;
     }
     // ---- until the last tile has left O
