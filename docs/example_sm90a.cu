@@ -233,12 +233,10 @@ LEAF void stmatrix_x4(u32 addr, u32 a, u32 b, u32 c, u32 d) {
 // Writes columns 8 * FIRST to 8 * (FIRST + COUNT) of this warp's 16 rows (from `row` on) of an accumulator, rounded to T, into panels of 64 columns of a shared tile
 // of ROWS rows.
 template <class T, int ROWS, int FIRST, int COUNT, int N> LEAF void stage_panels(u32 dst, int row, const float (&c)[1][N][4]) {
-    u32 lane = threadIdx.x % 32, r = row + lane % 16;
-    UNROLL for (int n = FIRST; n < FIRST + COUNT && n < N; n += 2) {
-        u32 piece = n - FIRST + lane / 16;
-        stmatrix_x4(dst + piece / 8 * ROWS * 128 + r * 128 + ((piece % 8 ^ r % 8) << 4), T::pack(c[0][n][0], c[0][n][1]), T::pack(c[0][n][2], c[0][n][3]),
-                    T::pack(c[0][n + 1][0], c[0][n + 1][1]), T::pack(c[0][n + 1][2], c[0][n + 1][3]));
-    }
+    u32 lane = threadIdx.x % 32, r = row + lane % 16, to = dst + r * 128, piece = (r ^ lane / 16) % 8;
+    UNROLL for (int n = 0; n < COUNT && FIRST + n < N; n += 2)
+        stmatrix_x4(to + n / 8 * ROWS * 128 + ((piece ^ n % 8) << 4), T::pack(c[0][FIRST + n][0], c[0][FIRST + n][1]), T::pack(c[0][FIRST + n][2], c[0][FIRST + n][3]),
+                    T::pack(c[0][FIRST + n + 1][0], c[0][FIRST + n + 1][1]), T::pack(c[0][FIRST + n + 1][2], c[0][FIRST + n + 1][3]));
 }
 
 // Makes this thread's writes to shared memory known to the copy engine.
@@ -276,15 +274,15 @@ LEAF void mma_16816_x2(bf16, float (&c)[4], float (&d)[4], const u32 (&a)[4], co
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
 LEAF void wgmma_ss(float (&d)[1][16][4], u64 a, u64 b) {
     asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 a, b;\nwgmma.fence.sync.aligned;\n"
-        "setp.ne.b32 p, 0, 0; " WGMMA_SS "%64, %65, p, 1, 1, 0, 0;\n"
-        "add.s64 a, %64, 2; add.s64 b, %65, 2; setp.ne.b32 p, 1, 0; " WGMMA_SS "a, b, p, 1, 1, 0, 0;\n"
-        "add.s64 a, %64, 4; add.s64 b, %65, 4; " WGMMA_SS "a, b, p, 1, 1, 0, 0;\n"
-        "add.s64 a, %64, 6; add.s64 b, %65, 6; " WGMMA_SS "a, b, p, 1, 1, 0, 0;\n"
-        "add.s64 a, %64, 1024; add.s64 b, %65, 1024; " WGMMA_SS "a, b, p, 1, 1, 0, 0;\n"
-        "add.s64 a, %64, 1026; add.s64 b, %65, 1026; " WGMMA_SS "a, b, p, 1, 1, 0, 0;\n"
-        "add.s64 a, %64, 1028; add.s64 b, %65, 1028; " WGMMA_SS "a, b, p, 1, 1, 0, 0;\n"
-        "add.s64 a, %64, 1030; add.s64 b, %65, 1030; " WGMMA_SS "a, b, p, 1, 1, 0, 0;\n"
+        "{\n.reg .pred p;\nwgmma.fence.sync.aligned;\n"
+        "setp.ne.b32 p, 0, 0; " WGMMA_SS "%64, %72, p, 1, 1, 0, 0;\n"
+        "setp.ne.b32 p, 1, 0; " WGMMA_SS "%65, %73, p, 1, 1, 0, 0;\n"
+        WGMMA_SS "%66, %74, p, 1, 1, 0, 0;\n"
+        WGMMA_SS "%67, %75, p, 1, 1, 0, 0;\n"
+        WGMMA_SS "%68, %76, p, 1, 1, 0, 0;\n"
+        WGMMA_SS "%69, %77, p, 1, 1, 0, 0;\n"
+        WGMMA_SS "%70, %78, p, 1, 1, 0, 0;\n"
+        WGMMA_SS "%71, %79, p, 1, 1, 0, 0;\n"
         "}"
         : "+f"(d[0][0][0]), "+f"(d[0][0][1]), "+f"(d[0][0][2]), "+f"(d[0][0][3]),
           "+f"(d[0][1][0]), "+f"(d[0][1][1]), "+f"(d[0][1][2]), "+f"(d[0][1][3]),
@@ -302,7 +300,8 @@ LEAF void wgmma_ss(float (&d)[1][16][4], u64 a, u64 b) {
           "+f"(d[0][13][0]), "+f"(d[0][13][1]), "+f"(d[0][13][2]), "+f"(d[0][13][3]),
           "+f"(d[0][14][0]), "+f"(d[0][14][1]), "+f"(d[0][14][2]), "+f"(d[0][14][3]),
           "+f"(d[0][15][0]), "+f"(d[0][15][1]), "+f"(d[0][15][2]), "+f"(d[0][15][3])
-        : "l"(a), "l"(b)
+        : "l"(a), "l"(a + 2), "l"(a + 4), "l"(a + 6), "l"(a + 1024), "l"(a + 1026), "l"(a + 1028), "l"(a + 1030),
+          "l"(b), "l"(b + 2), "l"(b + 4), "l"(b + 6), "l"(b + 1024), "l"(b + 1026), "l"(b + 1028), "l"(b + 1030)
         : "memory");
 }
 #undef WGMMA_SS
@@ -316,15 +315,15 @@ LEAF void wgmma_ss(float (&d)[1][16][4], u64 a, u64 b) {
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
 LEAF void wgmma_rs(float (&d)[1][16][4], const u32 (&a)[1][8][4], u64 b) {
     asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 b;\nwgmma.fence.sync.aligned;\n"
+        "{\n.reg .pred p;\nwgmma.fence.sync.aligned;\n"
         "setp.ne.b32 p, 1, 0; " WGMMA_RS "{%64, %65, %66, %67}, %96, p, 1, 1, 1;\n"
-        "add.s64 b, %96, 128; " WGMMA_RS "{%68, %69, %70, %71}, b, p, 1, 1, 1;\n"
-        "add.s64 b, %96, 256; " WGMMA_RS "{%72, %73, %74, %75}, b, p, 1, 1, 1;\n"
-        "add.s64 b, %96, 384; " WGMMA_RS "{%76, %77, %78, %79}, b, p, 1, 1, 1;\n"
-        "add.s64 b, %96, 512; " WGMMA_RS "{%80, %81, %82, %83}, b, p, 1, 1, 1;\n"
-        "add.s64 b, %96, 640; " WGMMA_RS "{%84, %85, %86, %87}, b, p, 1, 1, 1;\n"
-        "add.s64 b, %96, 768; " WGMMA_RS "{%88, %89, %90, %91}, b, p, 1, 1, 1;\n"
-        "add.s64 b, %96, 896; " WGMMA_RS "{%92, %93, %94, %95}, b, p, 1, 1, 1;\n"
+        WGMMA_RS "{%68, %69, %70, %71}, %97, p, 1, 1, 1;\n"
+        WGMMA_RS "{%72, %73, %74, %75}, %98, p, 1, 1, 1;\n"
+        WGMMA_RS "{%76, %77, %78, %79}, %99, p, 1, 1, 1;\n"
+        WGMMA_RS "{%80, %81, %82, %83}, %100, p, 1, 1, 1;\n"
+        WGMMA_RS "{%84, %85, %86, %87}, %101, p, 1, 1, 1;\n"
+        WGMMA_RS "{%88, %89, %90, %91}, %102, p, 1, 1, 1;\n"
+        WGMMA_RS "{%92, %93, %94, %95}, %103, p, 1, 1, 1;\n"
         "}"
         : "+f"(d[0][0][0]), "+f"(d[0][0][1]), "+f"(d[0][0][2]), "+f"(d[0][0][3]),
           "+f"(d[0][1][0]), "+f"(d[0][1][1]), "+f"(d[0][1][2]), "+f"(d[0][1][3]),
@@ -349,7 +348,8 @@ LEAF void wgmma_rs(float (&d)[1][16][4], const u32 (&a)[1][8][4], u64 b) {
           "r"(a[0][4][0]), "r"(a[0][4][1]), "r"(a[0][4][2]), "r"(a[0][4][3]),
           "r"(a[0][5][0]), "r"(a[0][5][1]), "r"(a[0][5][2]), "r"(a[0][5][3]),
           "r"(a[0][6][0]), "r"(a[0][6][1]), "r"(a[0][6][2]), "r"(a[0][6][3]),
-          "r"(a[0][7][0]), "r"(a[0][7][1]), "r"(a[0][7][2]), "r"(a[0][7][3]), "l"(b)
+          "r"(a[0][7][0]), "r"(a[0][7][1]), "r"(a[0][7][2]), "r"(a[0][7][3]),
+          "l"(b), "l"(b + 128), "l"(b + 256), "l"(b + 384), "l"(b + 512), "l"(b + 640), "l"(b + 768), "l"(b + 896)
         : "memory");
 }
 #undef WGMMA_RS

@@ -195,7 +195,7 @@ void ag_emit_roles(Emit *e) {
 }
 
 /* ---- leaves of wgmma m64 n k16: a product in all its steps is one asm.  (An asm for each step has all accumulators as operands each time: NVVM then takes twice as
- * long for the kernel.) */
+ * long for the kernel.  Descriptors are operands for each step: what is added to them in the asm cannot leave a loop.) */
 
 /* What step i of 16 adds to a descriptor of panels: columns of 32 bytes, four to a panel, or rows. */
 static int k_major_step(int i, int rows) { return (i % 4 * 32 + i / 4 * rows * 128) >> 4; }
@@ -213,26 +213,19 @@ static void wgmma_opening(Buf *o, const Emit *e, const char *macro, int n) {
     ag_put(o, "\n");
 }
 
+/* Operands are accumulators, then A of each step, then B of each step. */
 static void wgmma_step(Buf *o, const Wgmma *w, WgmmaForm form, const char *macro, int i) {
     static const char *const flags[] = {"1, 1, 0, 0", "1, 1, 1", "1, 1, 0, 1"}; /* signs, and which operands are transposed */
-    int regs = w->n / 2, b = form == WGMMA_RS ? regs + 4 * w->steps : regs + 1;
-    int b_step = form == WGMMA_SS ? k_major_step(i, w->b_rows) : mn_major_step(i);
-    ag_put(o, "        \"");
-    if (i == 0) ag_put(o, "setp.ne.b32 p, %d, 0; ", form != WGMMA_SS);
-    if (i && form != WGMMA_RS) ag_put(o, "add.s64 a, %%%d, %d; ", regs, k_major_step(i, w->a_rows));
-    if (i) ag_put(o, "add.s64 b, %%%d, %d; ", b, b_step);
-    if (i == 1 && form == WGMMA_SS) ag_put(o, "setp.ne.b32 p, 1, 0; ");
-    ag_put(o, "\" %s \"", macro);
+    bool fresh = form == WGMMA_SS;
+    int a = w->n / 2, b = a + (form == WGMMA_RS ? 4 : 1) * w->steps + i;
+    ag_put(o, "        ");
+    if (i == 0 || (i == 1 && fresh)) ag_put(o, "\"setp.ne.b32 p, %d, 0; \" ", i || !fresh);
+    ag_put(o, "%s \"", macro);
     if (form == WGMMA_RS)
-        ag_put(o, "{%%%d, %%%d, %%%d, %%%d}", regs + 4 * i, regs + 4 * i + 1, regs + 4 * i + 2, regs + 4 * i + 3);
-    else if (i)
-        ag_put(o, "a");
+        ag_put(o, "{%%%d, %%%d, %%%d, %%%d}", a + 4 * i, a + 4 * i + 1, a + 4 * i + 2, a + 4 * i + 3);
     else
-        ag_put(o, "%%%d", regs);
-    if (i)
-        ag_put(o, ", b, p, %s;\\n\"\n", flags[form]);
-    else
-        ag_put(o, ", %%%d, p, %s;\\n\"\n", b, flags[form]);
+        ag_put(o, "%%%d", a + i);
+    ag_put(o, ", %%%d, p, %s;\\n\"\n", b, flags[form]);
 }
 
 /* "+f"(d[0][0][0]), ... or "r"(a[0][0][0]), ...: four of the n / 4 quadruples a line. */
@@ -240,6 +233,14 @@ static void wgmma_operands(Buf *o, const char *constraint, const char *array, in
     for (int i = 0; i < quads; i++) {
         for (int j = 0; j < 4; j++) ag_put(o, "\"%s\"(%s[0][%d][%d])%s", constraint, array, i, j, j < 3 ? ", " : "");
         if (i + 1 < quads) ag_put(o, ",\n%s", indent);
+    }
+}
+
+/* "l"(a), "l"(a + 2), ... */
+static void wgmma_descriptors(Buf *o, const char *name, const Wgmma *w, bool k_major, int rows) {
+    for (int i = 0; i < w->steps; i++) {
+        if (i) ag_put(o, i % 8 ? ", " : ",\n          ");
+        ag_put(o, i ? "\"l\"(%s + %d)" : "\"l\"(%s)", name, k_major ? k_major_step(i, rows) : mn_major_step(i));
     }
 }
 
@@ -257,7 +258,7 @@ static void wgmma_leaf(Emit *e, WgmmaForm form) {
         ag_put(o, "const u32 (&a)[1][%d][4], u64 b) {\n", w->steps);
     else
         ag_put(o, "u64 a, u64 b) {\n");
-    ag_put(o, "    asm volatile(\n        \"{\\n.reg .pred p;\\n.reg .b64 %sb;\\nwgmma.fence.sync.aligned;\\n\"\n", a_in_regs ? "" : "a, ");
+    ag_put(o, "    asm volatile(\n        \"{\\n.reg .pred p;\\nwgmma.fence.sync.aligned;\\n\"\n");
     for (int i = 0; i < w->steps; i++) wgmma_step(o, w, form, macro, i);
     ag_put(o, "        \"}\"\n        : ");
     wgmma_operands(o, "+f", "d", w->n / 8, "          ");
@@ -265,8 +266,10 @@ static void wgmma_leaf(Emit *e, WgmmaForm form) {
     if (a_in_regs)
         wgmma_operands(o, "r", "a", w->steps, "          ");
     else
-        ag_put(o, "\"l\"(a)");
-    ag_put(o, ", \"l\"(b)\n        : \"memory\");\n}\n#undef %s\n\n", macro);
+        wgmma_descriptors(o, "a", w, true, w->a_rows);
+    ag_put(o, ",\n          ");
+    wgmma_descriptors(o, "b", w, form == WGMMA_SS, w->b_rows);
+    ag_put(o, "\n        : \"memory\");\n}\n#undef %s\n\n", macro);
 }
 
 void ag_emit_wgmma_leaves(Emit *e) {

@@ -29,26 +29,32 @@ LEAF void stmatrix_x4(u32 addr, u32 a, u32 b, u32 c, u32 d) {
 // Writes columns 8 * FIRST to 8 * (FIRST + COUNT) of this warp's 16 rows (from `row` on) of an accumulator, rounded to T, into panels of 64 columns of a shared tile
 // of ROWS rows.
 template <class T, int ROWS, int FIRST, int COUNT, int N> LEAF void stage_panels(u32 dst, int row, const float (&c)[1][N][4]) {
-    u32 lane = threadIdx.x % 32, r = row + lane % 16;
-    UNROLL for (int n = FIRST; n < FIRST + COUNT && n < N; n += 2) {
-        u32 piece = n - FIRST + lane / 16;
-        stmatrix_x4(dst + piece / 8 * ROWS * 128 + r * 128 + ((piece % 8 ^ r % 8) << 4), T::pack(c[0][n][0], c[0][n][1]), T::pack(c[0][n][2], c[0][n][3]),
-                    T::pack(c[0][n + 1][0], c[0][n + 1][1]), T::pack(c[0][n + 1][2], c[0][n + 1][3]));
-    }
+    u32 lane = threadIdx.x % 32, r = row + lane % 16, to = dst + r * 128, piece = (r ^ lane / 16) % 8;
+    UNROLL for (int n = 0; n < COUNT && FIRST + n < N; n += 2)
+        stmatrix_x4(to + n / 8 * ROWS * 128 + ((piece ^ n % 8) << 4), T::pack(c[0][FIRST + n][0], c[0][FIRST + n][1]), T::pack(c[0][FIRST + n][2], c[0][FIRST + n][3]),
+                    T::pack(c[0][FIRST + n + 1][0], c[0][FIRST + n + 1][1]), T::pack(c[0][FIRST + n + 1][2], c[0][FIRST + n + 1][3]));
 }
 
-//@ leaf store_panels needs types LEAF UNROLL row_at ld_shared_16 ld_shared_2
+//@ leaf store_panels needs types LEAF UNROLL row_at ld_shared_16 st_global_16 ld_shared_2
 // This warp's 16 rows (from `row` on) of a tile in panels -> global; rows from `rows` on and channels from D on are not written. vec as in store_tile.
 template <int ROWS, int D, class Rows> LEAF void store_panels(u16 *dst, Rows at, i64 col_stride, u32 src, int row, int rows, bool vec) {
-    int lane = threadIdx.x % 32;
+    constexpr int PIECES = D / 8, STEP = PIECES ? 32 / PIECES : 0; // 16-byte pieces of a row; rows that the warp stores at once
+    u32 lane = threadIdx.x % 32;
     __syncwarp();
-    if (vec && D % 8 == 0) {
-        ROLLED for (int i = lane; i < 16 * (D / 8); i += 32) {
+    if (vec && D % 32 == 0 && PIECES * STEP == 32) { // eight rows a turn: where their pieces lie differs by constants
+        u32 c = lane % PIECES, first = row + lane / PIECES, from = src + c / 8 * ROWS * 128 + first * 128, piece = (c ^ first) % 8;
+        ROLLED for (int i = 0; i < 16; i += 8) {
+            uint4 x[8];
+            UNROLL for (int r = 0; r < 8; r += STEP) x[r] = ld_shared_16(from + (i + r) * 128 + ((piece ^ r) << 4));
+            UNROLL for (int r = 0; r < 8; r += STEP) if (row_in(at, first + i + r, rows)) st_global_16(dst + row_at(at, first + i, r) + 8 * c, x[r]);
+        }
+    } else if (vec && D % 8 == 0) {
+        ROLLED for (u32 i = lane; i < 16 * (D / 8); i += 32) {
             int r = row + i / (D / 8), c = i % (D / 8);
-            if (row_in(at, r, rows)) *(uint4 *)(dst + row_at(at, r) + 8 * c) = ld_shared_16(src + c / 8 * ROWS * 128 + r * 128 + ((c % 8 ^ r % 8) << 4));
+            if (row_in(at, r, rows)) st_global_16(dst + row_at(at, r) + 8 * c, ld_shared_16(src + c / 8 * ROWS * 128 + r * 128 + ((c % 8 ^ r % 8) << 4)));
         }
     } else {
-        ROLLED for (int i = lane; i < 16 * D; i += 32) {
+        ROLLED for (u32 i = lane; i < 16 * D; i += 32) {
             int r = row + i / D, c = i % D;
             if (row_in(at, r, rows)) dst[row_at(at, r) + c * col_stride] = ld_shared_2(src + c / 64 * ROWS * 128 + r * 128 + ((c / 8 % 8 ^ r % 8) << 4) + c % 8 * 2);
         }

@@ -204,6 +204,7 @@ template <class T, int D, int MT> LEAF void stage_c(u32 dst, const float (&c)[MT
 
 // Where row `row` of a tensor begins, in elements, and whether it is one of its first `rows`.
 [[maybe_unused]] LEAF i64 row_at(i64 stride, int row) { return row * stride; }
+[[maybe_unused]] LEAF i64 row_at(i64 stride, int row, int more) { return row * stride + more * stride; } // of row + more, for a constant
 [[maybe_unused]] LEAF bool row_in(i64, int row, int rows) { return row < rows; }
 
 // Reads 16 bytes of shared memory.
@@ -212,6 +213,9 @@ LEAF uint4 ld_shared_16(u32 addr) {
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(addr) : "memory");
     return x;
 }
+
+// Writes 16 bytes of global memory, in one store: of *(uint4 *)p = ld_shared_16(...) NVVM makes four.
+LEAF void st_global_16(u16 *p, uint4 x) { asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory"); }
 
 // Reads one 2-byte element of shared memory.
 LEAF u16 ld_shared_2(u32 addr) { u16 x; asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(addr) : "memory"); return x; }
@@ -223,7 +227,7 @@ template <int ROWS, int D, int THREADS, class Rows> LEAF void store_tile(u16 *ds
     if (vec && D % 8 == 0) {
         int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
         if ((THREADS % CHUNKS == 0 || row < STEP) && (D % 16 == 0 || 8 * chunk < D))
-            ROLLED for (; row < ROWS && row_in(at, row, rows); row += STEP) *(uint4 *)(dst + row_at(at, row) + 8 * chunk) = ld_shared_16(src + tile_offset<D>(row, chunk));
+            ROLLED for (; row < ROWS && row_in(at, row, rows); row += STEP) st_global_16(dst + row_at(at, row) + 8 * chunk, ld_shared_16(src + tile_offset<D>(row, chunk)));
     } else {
         ROLLED for (u32 i = threadIdx.x; i < ROWS * D; i += THREADS) {
             int row = i / D, col = i % D;
