@@ -195,7 +195,7 @@ void ag_emit_roles(Emit *e) {
 }
 
 /* ---- leaves of wgmma m64 n k16: a product in all its steps is one asm.  (An asm for each step has all accumulators as operands each time: NVVM then takes twice as
- * long for the kernel.  Descriptors are operands for each step: what is added to them in the asm cannot leave a loop.) */
+ * long for the kernel.  Descriptors of A are operands for each step: what is added to them in the asm could not leave the key loop.) */
 
 /* What step i of 16 adds to a descriptor of panels: columns of 32 bytes, four to a panel, or rows. */
 static int k_major_step(int i, int rows) { return (i % 4 * 32 + i / 4 * rows * 128) >> 4; }
@@ -213,19 +213,23 @@ static void wgmma_opening(Buf *o, const Emit *e, const char *macro, int n) {
     ag_put(o, "\n");
 }
 
-/* Operands are accumulators, then A of each step, then B of each step. */
+/* Operands are accumulators, then A of each step, then B. */
 static void wgmma_step(Buf *o, const Wgmma *w, WgmmaForm form, const char *macro, int i) {
     static const char *const flags[] = {"1, 1, 0, 0", "1, 1, 1", "1, 1, 0, 1"}; /* signs, and which operands are transposed */
     bool fresh = form == WGMMA_SS;
-    int a = w->n / 2, b = a + (form == WGMMA_RS ? 4 : 1) * w->steps + i;
-    ag_put(o, "        ");
-    if (i == 0 || (i == 1 && fresh)) ag_put(o, "\"setp.ne.b32 p, %d, 0; \" ", i || !fresh);
-    ag_put(o, "%s \"", macro);
+    int a = w->n / 2, b = a + (form == WGMMA_RS ? 4 : 1) * w->steps;
+    ag_put(o, "        \"");
+    if (i == 0 || (i == 1 && fresh)) ag_put(o, "setp.ne.b32 p, %d, 0; ", i || !fresh);
+    if (i) ag_put(o, "add.s64 b, %%%d, %d; ", b, fresh ? k_major_step(i, w->b_rows) : mn_major_step(i));
+    ag_put(o, "\" %s \"", macro);
     if (form == WGMMA_RS)
-        ag_put(o, "{%%%d, %%%d, %%%d, %%%d}", a + 4 * i, a + 4 * i + 1, a + 4 * i + 2, a + 4 * i + 3);
+        ag_put(o, "{%%%d, %%%d, %%%d, %%%d}, ", a + 4 * i, a + 4 * i + 1, a + 4 * i + 2, a + 4 * i + 3);
     else
-        ag_put(o, "%%%d", a + i);
-    ag_put(o, ", %%%d, p, %s;\\n\"\n", b, flags[form]);
+        ag_put(o, "%%%d, ", a + i);
+    if (i)
+        ag_put(o, "b, p, %s;\\n\"\n", flags[form]);
+    else
+        ag_put(o, "%%%d, p, %s;\\n\"\n", b, flags[form]);
 }
 
 /* "+f"(d[0][0][0]), ... or "r"(a[0][0][0]), ...: four of the n / 4 quadruples a line. */
@@ -237,10 +241,10 @@ static void wgmma_operands(Buf *o, const char *constraint, const char *array, in
 }
 
 /* "l"(a), "l"(a + 2), ... */
-static void wgmma_descriptors(Buf *o, const char *name, const Wgmma *w, bool k_major, int rows) {
+static void wgmma_descriptors(Buf *o, const Wgmma *w) {
     for (int i = 0; i < w->steps; i++) {
         if (i) ag_put(o, i % 8 ? ", " : ",\n          ");
-        ag_put(o, i ? "\"l\"(%s + %d)" : "\"l\"(%s)", name, k_major ? k_major_step(i, rows) : mn_major_step(i));
+        ag_put(o, i ? "\"l\"(a + %d)" : "\"l\"(a)", k_major_step(i, w->a_rows));
     }
 }
 
@@ -258,7 +262,7 @@ static void wgmma_leaf(Emit *e, WgmmaForm form) {
         ag_put(o, "const u32 (&a)[1][%d][4], u64 b) {\n", w->steps);
     else
         ag_put(o, "u64 a, u64 b) {\n");
-    ag_put(o, "    asm volatile(\n        \"{\\n.reg .pred p;\\nwgmma.fence.sync.aligned;\\n\"\n");
+    ag_put(o, "    asm volatile(\n        \"{\\n.reg .pred p;\\n.reg .b64 b;\\nwgmma.fence.sync.aligned;\\n\"\n");
     for (int i = 0; i < w->steps; i++) wgmma_step(o, w, form, macro, i);
     ag_put(o, "        \"}\"\n        : ");
     wgmma_operands(o, "+f", "d", w->n / 8, "          ");
@@ -266,10 +270,8 @@ static void wgmma_leaf(Emit *e, WgmmaForm form) {
     if (a_in_regs)
         wgmma_operands(o, "r", "a", w->steps, "          ");
     else
-        wgmma_descriptors(o, "a", w, true, w->a_rows);
-    ag_put(o, ",\n          ");
-    wgmma_descriptors(o, "b", w, form == WGMMA_SS, w->b_rows);
-    ag_put(o, "\n        : \"memory\");\n}\n#undef %s\n\n", macro);
+        wgmma_descriptors(o, w);
+    ag_put(o, ", \"l\"(b)\n        : \"memory\");\n}\n#undef %s\n\n", macro);
 }
 
 void ag_emit_wgmma_leaves(Emit *e) {

@@ -366,7 +366,8 @@ static Ref next_tile(Specialise *s, Block *to, Walk w) {
 }
 
 static void chained_end(Specialise *s, Block *to, const Outline *o, const Parts *p, Ref next) {
-    Ref last = ag_spz_let(s, to, "last", ag_spz_op(s, OP_SUB, s->base, ag_spz_num(s, 1)), "---- the end of the tile, beside the beginning of the next");
+    Ref last =
+        ag_spz_let(s, to, "last", ag_spz_op(s, OP_SUB, s->base, ag_spz_num(s, 1)), "---- the end of the tile, beside the beginning of the next");
     last_and_next(s, to, p, o, last, next);
 }
 

@@ -35,7 +35,7 @@ template <class T, int ROWS, int FIRST, int COUNT, int N> LEAF void stage_panels
                     T::pack(c[0][FIRST + n + 1][0], c[0][FIRST + n + 1][1]), T::pack(c[0][FIRST + n + 1][2], c[0][FIRST + n + 1][3]));
 }
 
-//@ leaf store_panels needs types LEAF UNROLL row_at ld_shared_16 st_global_16 ld_shared_2
+//@ leaf store_panels needs types LEAF UNROLL row_at ld_shared_16 st_global_16 st_global_16_if ld_shared_2
 // This warp's 16 rows (from `row` on) of a tile in panels -> global; rows from `rows` on and channels from D on are not written. vec as in store_tile.
 template <int ROWS, int D, class Rows> LEAF void store_panels(u16 *dst, Rows at, i64 col_stride, u32 src, int row, int rows, bool vec) {
     constexpr int PIECES = D / 8, STEP = PIECES ? 32 / PIECES : 0; // 16-byte pieces of a row; rows that the warp stores at once
@@ -44,9 +44,10 @@ template <int ROWS, int D, class Rows> LEAF void store_panels(u16 *dst, Rows at,
     if (vec && D % 32 == 0 && PIECES * STEP == 32) { // eight rows a turn: where their pieces lie differs by constants
         u32 c = lane % PIECES, first = row + lane / PIECES, from = src + c / 8 * ROWS * 128 + first * 128, piece = (c ^ first) % 8;
         ROLLED for (int i = 0; i < 16; i += 8) {
+            u16 *to = dst + row_at(at, first + i) + 8 * c;
             uint4 x[8];
             UNROLL for (int r = 0; r < 8; r += STEP) x[r] = ld_shared_16(from + (i + r) * 128 + ((piece ^ r) << 4));
-            UNROLL for (int r = 0; r < 8; r += STEP) if (row_in(at, first + i + r, rows)) st_global_16(dst + row_at(at, first + i, r) + 8 * c, x[r]);
+            UNROLL for (int r = 0; r < 8; r += STEP) st_global_16_if(row_in(at, first + i + r, rows), to + row_after(at, first + i, r), x[r]);
         }
     } else if (vec && D % 8 == 0) {
         ROLLED for (u32 i = lane; i < 16 * (D / 8); i += 32) {

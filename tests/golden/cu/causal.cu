@@ -204,7 +204,7 @@ template <class T, int D, int MT> LEAF void stage_c(u32 dst, const float (&c)[MT
 
 // Where row `row` of a tensor begins, in elements, and whether it is one of its first `rows`.
 [[maybe_unused]] LEAF i64 row_at(i64 stride, int row) { return row * stride; }
-[[maybe_unused]] LEAF i64 row_at(i64 stride, int row, int more) { return row * stride + more * stride; } // of row + more, for a constant
+[[maybe_unused]] LEAF i64 row_after(i64 stride, int, int n) { return n * stride; } // from row `row` to the n-th behind it
 [[maybe_unused]] LEAF bool row_in(i64, int row, int rows) { return row < rows; }
 
 // Reads 16 bytes of shared memory.
