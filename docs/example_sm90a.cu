@@ -153,10 +153,10 @@ LEAF void mbar_release(u32 bar) {
 }
 
 // threadIdx.x, read again at each use: what follows from it lives in no register between uses (D 64 with three warpgroups: 4 bytes spilled instead of 36).
-LEAF int thread_now() { int x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return x; }
+LEAF u32 thread_now() { u32 x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return x; }
 
 // Row of a fragment's first element in this lane.
-LEAF int row_of_lane() { int t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
+LEAF int row_of_lane() { u32 t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
 
 // Column of a fragment's first element in this lane.
 LEAF int col_of_lane() { return thread_now() % 4 * 2; }
@@ -199,8 +199,9 @@ LEAF void ldmatrix_x4(u32 (&r)[4], u32 addr) {
 // `a`, B the 8 * N rows at `b`, both D channels in panels. Small code rather than fast: it mends failed speculations. Needs mma_16816_x2 of type T.
 template <class T, int ROWS, int D, int N> LEAF void mma_panels(float (&c)[1][N][4], u32 a, int row, u32 b) {
     u32 lane = threadIdx.x % 32, ra = row + lane % 16, rb = lane % 8 + lane / 16 * 8;
-    UNROLL for (int n = 0; n < N; n++) UNROLL for (int e = 0; e < 4; e++) c[0][n][e] = 0.f;
     ROLLED for (int k = 0; k < D / 16; k++) {
+        if (k == 0) // in the loop: in front of it ptxas would do this before the branch that leads here, in every step
+            UNROLL for (int n = 0; n < N; n++) UNROLL for (int e = 0; e < 4; e++) c[0][n][e] = 0.f;
         u32 fa[4], fb[4], ca = 2 * (k % 4) + lane / 16, cb = 2 * (k % 4) + lane / 8 % 2;
         ldmatrix_x4(fa, a + k / 4 * ROWS * 128 + ra * 128 + ((ca ^ ra % 8) << 4));
         UNROLL for (int n = 0; n < N; n += 2) {

@@ -31,9 +31,9 @@ LEAF void first_turn() {
     if (uniform(threadIdx.x / 128) == 1) asm volatile("bar.arrive 4, 256;" ::: "memory");
 }
 
-//@ leaf thread_now needs LEAF
+//@ leaf thread_now needs types LEAF
 // threadIdx.x, read again at each use: what follows from it lives in no register between uses (D 64 with three warpgroups: 4 bytes spilled instead of 36).
-LEAF int thread_now() { int x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return x; }
+LEAF u32 thread_now() { u32 x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return x; }
 
 //@ leaf row_of_warp needs thread_now
 // The first of the warp's 16 query rows in the tile.
@@ -41,7 +41,7 @@ LEAF int row_of_warp() { return thread_now() / 32 * 16; }
 
 //@ leaf row_of_lane needs thread_now
 // Row of a fragment's first element in this lane.
-LEAF int row_of_lane() { int t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
+LEAF int row_of_lane() { u32 t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
 
 //@ leaf col_of_lane needs thread_now
 // Column of a fragment's first element in this lane.
