@@ -179,15 +179,15 @@ struct bf16 {
 LEAF float seen_or_nan(float x) { return x == NEG_INF ? __int_as_float(0x7fffffff) : x; }
 
 // Until the warpgroup before this one has passed its turn on. Barriers 4, 5, ... are those of the turns.
-LEAF void take_turn() { asm volatile("bar.sync %0, 256;" ::"r"(4 + (int)threadIdx.x / 128) : "memory"); }
+LEAF void take_turn() { asm volatile("bar.sync %0, 256;" ::"r"(4 + threadIdx.x / 128) : "memory"); }
 
 // Descriptor of an operand whose rows are what is summed over, in such panels of panel_bytes, which is rows * 128.
 LEAF u64 desc_mn_major(u32 addr, u32 panel_bytes) { return (u64)(0x40000000u | (1024 >> 4)) << 32 | panel_bytes >> 4 << 16 | (addr & 0x3ffff) >> 4; }
 
 // Gives the turn to the next of N warpgroups, after the last to the first.
 template <int N> LEAF void pass_turn() {
-    int next = (int)threadIdx.x / 128 + 1;
-    asm volatile("bar.arrive %0, 256;" ::"r"(4 + (next == N ? 0 : next)) : "memory");
+    unsigned me = threadIdx.x / 128;
+    asm volatile("bar.arrive %0, 256;" ::"r"(4 + (N == 2 ? me ^ 1 : me == N - 1 ? 0 : me + 1)) : "memory");
 }
 
 // Four 8x8 matrices of 2-byte elements; lane 8*i + r gives the address of row r of matrix i, r[i] takes matrix i as an mma operand.
@@ -218,7 +218,7 @@ LEAF int row_of_warp() { return thread_now() / 32 * 16; }
 LEAF float quad_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
 
 // A barrier of the 128 threads of this warpgroup.
-LEAF void warpgroup_sync() { asm volatile("bar.sync %0, 128;" ::"r"(1 + (int)threadIdx.x / 128) : "memory"); }
+LEAF void warpgroup_sync() { asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory"); }
 
 // Until the stores of this warpgroup have read their rows, which may then be written again.
 LEAF void tma_store_wait() {
@@ -368,7 +368,7 @@ struct Args {
     int off; // position of query row 0 minus that of key 0
     int vec; // bit i: tensor i can be moved by 16-byte pieces
     int *counter; // of tiles that blocks have taken, 0 between launches
-    float scale;
+    float log2e_scale; // scale times log2(e)
 };
 
 constexpr int THREADS = 384;
@@ -519,7 +519,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
     u32 P[1][8][4];
     // ---- key tiles j_lo .. j_hi can contribute
     const int j_lo = 0;
-    const float c0 = args.scale * 1.442695f;
+    const float c0 = args.log2e_scale;
     // ---- from tile to tile: what both roles count
     int tile = (int)blockIdx.x;
     int base = 0; // key tiles so far

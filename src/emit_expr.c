@@ -134,6 +134,11 @@ static void put(const Emit *e, Buf *out, Ref r, const Names *x, const char *cons
         put_leaf(e, out, n, x);
         return;
     }
+    int scaled = ag_times_log2e(&e->k->nodes, r);
+    if (scaled >= 0) {
+        ag_put(out, scaled ? "args.log2e_u_%.*s" : "args.log2e_%.*s", STRF(e->k->spec->param[scaled].name));
+        return;
+    }
     Format f = format_of(e->k, n);
     if (f.prec < outer) ag_put(out, "(");
     put_operation(e, out, n, f, x, shared);

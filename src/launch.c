@@ -532,6 +532,8 @@ static void write_counter(const BoundArgs *b, const KernelMeta *k, char *at) {
     memcpy(at, &counter, sizeof counter);
 }
 
+#define LOG2E 1.44269504f
+
 void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params) {
     int64_t sizes[META_SIZES];
     ag_kernel_sizes(b, k, sizes);
@@ -552,6 +554,7 @@ void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params) {
             break;
         case SLOT_SIZE: i32 = (int32_t)sizes[s->index], memcpy(at, &i32, sizeof i32); break;
         case SLOT_FLOAT: f32 = (float)b->scalar[s->index], memcpy(at, &f32, sizeof f32); break;
+        case SLOT_LOG2E: f32 = (float)b->scalar[s->index] * LOG2E, memcpy(at, &f32, sizeof f32); break;
         case SLOT_INT: i32 = (int32_t)b->scalar[s->index], memcpy(at, &i32, sizeof i32); break;
         case SLOT_TMAP: break;
         case SLOT_WORKSPACE: write_counter(b, k, at); break;

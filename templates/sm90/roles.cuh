@@ -12,17 +12,17 @@ template <int N> LEAF void regs_dec() { asm volatile("setmaxnreg.dec.sync.aligne
 
 //@ leaf warpgroup_sync needs LEAF
 // A barrier of the 128 threads of this warpgroup.
-LEAF void warpgroup_sync() { asm volatile("bar.sync %0, 128;" ::"r"(1 + (int)threadIdx.x / 128) : "memory"); }
+LEAF void warpgroup_sync() { asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory"); }
 
 //@ leaf take_turn needs LEAF
 // Until the warpgroup before this one has passed its turn on. Barriers 4, 5, ... are those of the turns.
-LEAF void take_turn() { asm volatile("bar.sync %0, 256;" ::"r"(4 + (int)threadIdx.x / 128) : "memory"); }
+LEAF void take_turn() { asm volatile("bar.sync %0, 256;" ::"r"(4 + threadIdx.x / 128) : "memory"); }
 
 //@ leaf pass_turn needs LEAF
 // Gives the turn to the next of N warpgroups, after the last to the first.
 template <int N> LEAF void pass_turn() {
-    int next = (int)threadIdx.x / 128 + 1;
-    asm volatile("bar.arrive %0, 256;" ::"r"(4 + (next == N ? 0 : next)) : "memory");
+    unsigned me = threadIdx.x / 128;
+    asm volatile("bar.arrive %0, 256;" ::"r"(4 + (N == 2 ? me ^ 1 : me == N - 1 ? 0 : me + 1)) : "memory");
 }
 
 //@ leaf first_turn needs LEAF uniform
