@@ -368,7 +368,7 @@ struct Args {
     int off; // position of query row 0 minus that of key 0
     int vec; // bit i: tensor i can be moved by 16-byte pieces
     int *counter; // of tiles that blocks have taken, 0 between launches
-    float log2e_scale; // scale times log2(e)
+    float scale_log2e; // scale times log2(e)
 };
 
 constexpr int THREADS = 384;
@@ -519,7 +519,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
     u32 P[1][8][4];
     // ---- key tiles j_lo .. j_hi can contribute
     const int j_lo = 0;
-    const float c0 = args.log2e_scale;
+    const float c0 = args.scale_log2e;
     // ---- from tile to tile: what both roles count
     int tile = (int)blockIdx.x;
     int base = 0; // key tiles so far

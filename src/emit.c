@@ -129,7 +129,7 @@ const char *ag_emit_pointer(const KernelTensor *t) {
 static void slot_line(Emit *e, const Slot *s) {
     static const char *const dim[] = {"b", "h", "s", "d"};
     const KernelTensor *t = &e->k->tensor[s->kind == SLOT_POINTER || s->kind == SLOT_STRIDE ? s->index : 0];
-    Str p = s->kind == SLOT_FLOAT || s->kind == SLOT_INT || s->kind == SLOT_LOG2E ? e->k->spec->param[s->index].name : (Str){0};
+    Str p = s->kind == SLOT_FLOAT || s->kind == SLOT_INT ? e->k->spec->param[s->index].name : (Str){0};
     const char *prefix = s->index == 0 ? "" : "u_";
     switch ((SlotKind)s->kind) {
     case SLOT_POINTER: ag_emit_line(e, "%s*%s%s;", ag_emit_pointer(t), t->named ? "u_" : "", t->name); break;
@@ -149,7 +149,7 @@ static void slot_line(Emit *e, const Slot *s) {
     case SLOT_VEC: ag_emit_line(e, "int vec; // bit i: tensor i can be moved by 16-byte pieces"); break;
     case SLOT_FLOAT: ag_emit_line(e, "float %s%.*s;", prefix, STRF(p)); break;
     case SLOT_INT: ag_emit_line(e, "int %s%.*s;", prefix, STRF(p)); break;
-    case SLOT_LOG2E: ag_emit_line(e, "float log2e_%s%.*s; // %.*s times log2(e)", prefix, STRF(p), STRF(p)); break;
+    case SLOT_LOG2E: ag_emit_line(e, "float scale_log2e; // scale times log2(e)"); break;
     }
 }
 

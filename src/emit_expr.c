@@ -134,9 +134,8 @@ static void put(const Emit *e, Buf *out, Ref r, const Names *x, const char *cons
         put_leaf(e, out, n, x);
         return;
     }
-    int scaled = ag_times_log2e(&e->k->nodes, r);
-    if (scaled >= 0) {
-        ag_put(out, scaled ? "args.log2e_u_%.*s" : "args.log2e_%.*s", STRF(e->k->spec->param[scaled].name));
+    if (ag_is_scale_log2e(&e->k->nodes, r)) {
+        ag_put(out, "args.scale_log2e");
         return;
     }
     Format f = format_of(e->k, n);

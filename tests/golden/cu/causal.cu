@@ -267,7 +267,7 @@ struct Args {
     int Sk;
     int off; // position of query row 0 minus that of key 0
     int vec; // bit i: tensor i can be moved by 16-byte pieces
-    float log2e_scale; // scale times log2(e)
+    float scale_log2e; // scale times log2(e)
 };
 
 constexpr int THREADS = 128;
@@ -304,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_fwd(const __grid
     float acc[2][16][4] = {};
     const u16 *q_head = args.q + b * args.q_b + h * args.q_h;
     copy_tile<128, 128, THREADS, 4>(Q, q_head + (i64)row0 * args.q_s, args.q_s, args.q_d, args.Sq - row0, args.vec & 1);
-    const float c0 = args.log2e_scale;
+    const float c0 = args.scale_log2e;
     const int j_plain_hi = max(min(quot(max(min(q0 + 1, args.Sk), 0), 64), j_hi), j_lo); // tiles j_lo .. j_plain_hi need no mask
     const u16 *k_head = args.k + b * args.k_b + g * args.k_h;
     if (j_hi - 1 >= j_lo) {
