@@ -178,17 +178,14 @@ struct bf16 {
 // x, but NaN where x is minus infinity: a reference that no speculation on a row without keys survives.
 LEAF float seen_or_nan(float x) { return x == NEG_INF ? __int_as_float(0x7fffffff) : x; }
 
-// Until the warpgroup before this one has passed its turn on. Barriers 4, 5, ... are those of the turns.
-LEAF void take_turn() { asm volatile("bar.sync %0, 256;" ::"r"(4 + threadIdx.x / 128) : "memory"); }
+// Until the warpgroup before this one has passed its turn on. Barriers 4, 5, ... are those of the turns; `turn` is this warpgroup's.
+LEAF void take_turn(int turn) { asm volatile("bar.sync %0, 256;" ::"r"(turn) : "memory"); }
 
 // Descriptor of an operand whose rows are what is summed over, in such panels of panel_bytes, which is rows * 128.
 LEAF u64 desc_mn_major(u32 addr, u32 panel_bytes) { return (u64)(0x40000000u | (1024 >> 4)) << 32 | panel_bytes >> 4 << 16 | (addr & 0x3ffff) >> 4; }
 
-// Gives the turn to the next of N warpgroups, after the last to the first.
-template <int N> LEAF void pass_turn() {
-    unsigned me = threadIdx.x / 128;
-    asm volatile("bar.arrive %0, 256;" ::"r"(4 + (N == 2 ? me ^ 1 : me == N - 1 ? 0 : me + 1)) : "memory");
-}
+// Gives the turn to the next warpgroup, after the last to the first.
+LEAF void pass_turn(int next_turn) { asm volatile("bar.arrive %0, 256;" ::"r"(next_turn) : "memory"); }
 
 // Four 8x8 matrices of 2-byte elements; lane 8*i + r gives the address of row r of matrix i, r[i] takes matrix i as an mma operand.
 LEAF void ldmatrix_x4(u32 (&r)[4], u32 addr) {
@@ -200,7 +197,7 @@ LEAF void ldmatrix_x4(u32 (&r)[4], u32 addr) {
 template <class T, int ROWS, int D, int N> LEAF void mma_panels(float (&c)[1][N][4], u32 a, int row, u32 b) {
     u32 lane = threadIdx.x % 32, ra = row + lane % 16, rb = lane % 8 + lane / 16 * 8;
     ROLLED for (int k = 0; k < D / 16; k++) {
-        if (k == 0) // in the loop: in front of it ptxas would do this before the branch that leads here, in every step
+        if (k == 0) // in the loop: there it becomes a predicate of the products, in front of it N * 2 instructions
             UNROLL for (int n = 0; n < N; n++) UNROLL for (int e = 0; e < 4; e++) c[0][n][e] = 0.f;
         u32 fa[4], fb[4], ca = 2 * (k % 4) + lane / 16, cb = 2 * (k % 4) + lane / 8 % 2;
         ldmatrix_x4(fa, a + k / 4 * ROWS * 128 + ra * 128 + ((ca ^ ra % 8) << 4));
@@ -515,6 +512,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
     regs_inc<232>();
     const int warpgroup_row = uniform(threadIdx.x / 128) * 64;
     first_turn();
+    const int turn = 4 + warpgroup_row / 64, next_turn = warpgroup_row == 64 ? 4 : turn + 1; // their barriers
     float S[1][16][4];
     u32 P[1][8][4];
     // ---- key tiles j_lo .. j_hi can contribute
@@ -595,7 +593,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
             // ---- both products: scores of this step, weighted values of the one before
             const int step = base + (j_hi - 1 - j);
             const int before = step - 1;
-            take_turn();
+            take_turn(turn);
             // ---- scores, when K is there
             mbar_wait(K_full + rem(step, 2) * 8, rem(quot(step, 2), 2));
             wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128), desc_k_major(K + rem(step, 2) * K_BYTES));
@@ -604,7 +602,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
             mbar_wait(V_full + rem(before, 2) * 8, rem(quot(before, 2), 2));
             wgmma_rs(acc, P, desc_mn_major(V + rem(before, 2) * V_BYTES, 16384));
             wgmma_commit();
-            pass_turn<2>();
+            pass_turn(next_turn);
             // ---- when the scores are done: softmax, beside the weighted values
             wgmma_wait<1>();
             pin(S);
@@ -667,7 +665,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
             // ---- both products: scores of this step, weighted values of the one before
             const int step = base + (j_hi - 1 - j);
             const int before = step - 1;
-            take_turn();
+            take_turn(turn);
             // ---- scores, when K is there
             mbar_wait(K_full + rem(step, 2) * 8, rem(quot(step, 2), 2));
             wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128), desc_k_major(K + rem(step, 2) * K_BYTES));
@@ -676,7 +674,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
             mbar_wait(V_full + rem(before, 2) * 8, rem(quot(before, 2), 2));
             wgmma_rs(acc, P, desc_mn_major(V + rem(before, 2) * V_BYTES, 16384));
             wgmma_commit();
-            pass_turn<2>();
+            pass_turn(next_turn);
             // ---- when the scores are done: softmax, beside the weighted values
             wgmma_wait<1>();
             pin(S);

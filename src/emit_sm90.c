@@ -140,8 +140,8 @@ void ag_emit_tiles(Emit *e, const Ins *i) {
     case TI_GET: ag_emit_line(e, "%sint %s = slot_get(%s);", k->val[i->dst].varies ? "" : "const ", name(e, i->dst), slot(e, i->a, i->e[0])); break;
     case TI_FETCH: ag_emit_line(e, "%s = next_tile(args.counter);", name(e, i->dst)); break;
     case TI_RESET: ag_emit_line(e, "*args.counter = 0;"); break;
-    case TI_TAKE_TURN: ag_emit_line(e, "take_turn();"); break;
-    case TI_PASS_TURN: ag_emit_line(e, "pass_turn<%d>();", k->role[0].warps / 4); break;
+    case TI_TAKE_TURN: ag_emit_line(e, "take_turn(turn);"); break;
+    case TI_PASS_TURN: ag_emit_line(e, "pass_turn(next_turn);"); break;
     default: ag_emit_line(e, "tma_store_wait();");
     }
 }
@@ -189,7 +189,11 @@ void ag_emit_roles(Emit *e) {
     ag_emit_line(e, "regs_inc<%d>();", k->role[0].regs);
     ag_emit_line(e, "const int warpgroup_row = uniform(threadIdx.x / 128) * 64;");
     for (int i = 0; i < k->nbarrier; i++)
-        if (k->barrier[i].kind == BARRIER_TURNS) ag_emit_line(e, "first_turn();");
+        if (k->barrier[i].kind == BARRIER_TURNS) {
+            ag_emit_line(e, "first_turn();");
+            ag_emit_line(e, "const int turn = 4 + warpgroup_row / 64, next_turn = warpgroup_row == %d ? 4 : turn + 1; // their barriers",
+                         k->role[0].warps * 16 - 64);
+        }
     for (int v = 0; v < k->nval; v++)
         if (k->val[v].lasting) ag_emit_declare(e, v);
 }

@@ -15,15 +15,12 @@ template <int N> LEAF void regs_dec() { asm volatile("setmaxnreg.dec.sync.aligne
 LEAF void warpgroup_sync() { asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory"); }
 
 //@ leaf take_turn needs LEAF
-// Until the warpgroup before this one has passed its turn on. Barriers 4, 5, ... are those of the turns.
-LEAF void take_turn() { asm volatile("bar.sync %0, 256;" ::"r"(4 + threadIdx.x / 128) : "memory"); }
+// Until the warpgroup before this one has passed its turn on. Barriers 4, 5, ... are those of the turns; `turn` is this warpgroup's.
+LEAF void take_turn(int turn) { asm volatile("bar.sync %0, 256;" ::"r"(turn) : "memory"); }
 
 //@ leaf pass_turn needs LEAF
-// Gives the turn to the next of N warpgroups, after the last to the first.
-template <int N> LEAF void pass_turn() {
-    unsigned me = threadIdx.x / 128;
-    asm volatile("bar.arrive %0, 256;" ::"r"(4 + (N == 2 ? me ^ 1 : me == N - 1 ? 0 : me + 1)) : "memory");
-}
+// Gives the turn to the next warpgroup, after the last to the first.
+LEAF void pass_turn(int next_turn) { asm volatile("bar.arrive %0, 256;" ::"r"(next_turn) : "memory"); }
 
 //@ leaf first_turn needs LEAF uniform
 // The first warpgroup begins, as if the last had passed its turn on.

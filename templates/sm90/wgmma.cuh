@@ -68,7 +68,7 @@ template <int ROWS, int D, class Rows> LEAF void store_panels(u16 *dst, Rows at,
 template <class T, int ROWS, int D, int N> LEAF void mma_panels(float (&c)[1][N][4], u32 a, int row, u32 b) {
     u32 lane = threadIdx.x % 32, ra = row + lane % 16, rb = lane % 8 + lane / 16 * 8;
     ROLLED for (int k = 0; k < D / 16; k++) {
-        if (k == 0) // in the loop: in front of it ptxas would do this before the branch that leads here, in every step
+        if (k == 0) // in the loop: there it becomes a predicate of the products, in front of it N * 2 instructions
             UNROLL for (int n = 0; n < N; n++) UNROLL for (int e = 0; e < 4; e++) c[0][n][e] = 0.f;
         u32 fa[4], fb[4], ca = 2 * (k % 4) + lane / 16, cb = 2 * (k % 4) + lane / 8 % 2;
         ldmatrix_x4(fa, a + k / 4 * ROWS * 128 + ra * 128 + ((ca ^ ra % 8) << 4));
