@@ -149,6 +149,7 @@ static void slot_line(Emit *e, const Slot *s) {
     case SLOT_VEC: ag_emit_line(e, "int vec; // bit i: tensor i can be moved by 16-byte pieces"); break;
     case SLOT_FLOAT: ag_emit_line(e, "float %s%.*s;", prefix, STRF(p)); break;
     case SLOT_INT: ag_emit_line(e, "int %s%.*s;", prefix, STRF(p)); break;
+    case SLOT_LOG2E: ag_emit_line(e, "float scale_log2e; // scale times log2(e)"); break;
     }
 }
 

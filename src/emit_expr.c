@@ -134,6 +134,10 @@ static void put(const Emit *e, Buf *out, Ref r, const Names *x, const char *cons
         put_leaf(e, out, n, x);
         return;
     }
+    if (ag_is_scale_log2e(&e->k->nodes, r)) {
+        ag_put(out, "args.scale_log2e");
+        return;
+    }
     Format f = format_of(e->k, n);
     if (f.prec < outer) ag_put(out, "(");
     put_operation(e, out, n, f, x, shared);

@@ -35,7 +35,8 @@ typedef enum SlotKind {
     SLOT_INT,       /* int32: scalar parameter `index` */
     SLOT_TMAP,      /* 128 bytes, 64-byte aligned: tensor map `index` of the program (TmapMeta) */
     SLOT_WORKSPACE, /* device address of the kernel's counter in the workspace */
-    SLOT_VEC        /* int32: bit i set if the kernel's tensor i can be moved by 16-byte pieces (base, strides and extent allow it) */
+    SLOT_VEC,       /* int32: bit i set if the kernel's tensor i can be moved by 16-byte pieces (base, strides and extent allow it) */
+    SLOT_LOG2E      /* float: scalar parameter `index` times log2(e) */
 } SlotKind;
 /* One field of the kernel's argument struct. */
 typedef struct Slot {

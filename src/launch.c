@@ -546,6 +546,8 @@ static void write_counter(const BoundArgs *b, const KernelMeta *k, char *at) {
     memcpy(at, &counter, sizeof counter);
 }
 
+#define LOG2E 1.44269504f
+
 /* Element 0 of tensor i for that launch. */
 static void *data_from(const BoundArgs *b, int i, int64_t first) {
     const TensorMeta *t = &b->meta->tensor[i];
@@ -577,6 +579,7 @@ void ag_args_pack(const BoundArgs *b, const KernelMeta *k, int64_t first, void *
             break;
         case SLOT_SIZE: i32 = (int32_t)sizes[s->index], memcpy(at, &i32, sizeof i32); break;
         case SLOT_FLOAT: f32 = (float)b->scalar[s->index], memcpy(at, &f32, sizeof f32); break;
+        case SLOT_LOG2E: f32 = (float)b->scalar[s->index] * LOG2E, memcpy(at, &f32, sizeof f32); break;
         case SLOT_INT: i32 = (int32_t)b->scalar[s->index], memcpy(at, &i32, sizeof i32); break;
         case SLOT_TMAP: break;
         case SLOT_WORKSPACE: write_counter(b, k, at); break;

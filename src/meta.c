@@ -71,14 +71,15 @@ static bool tmap_valid(const ProgramMeta *m, const TmapMeta *t) {
 static bool slot_valid(const ProgramMeta *m, const Slot *s, uint32_t param_bytes) {
     static const struct {
         uint8_t bytes, align;
-    } kind[] = {[SLOT_POINTER] = {8, 8}, [SLOT_STRIDE] = {8, 8}, [SLOT_SIZE] = {4, 4},           [SLOT_FLOAT] = {4, 4},
-                [SLOT_INT] = {4, 4},     [SLOT_VEC] = {4, 4},    [SLOT_TMAP] = {TMAP_BYTES, 64}, [SLOT_WORKSPACE] = {8, 8}};
+    } kind[] = {[SLOT_POINTER] = {8, 8}, [SLOT_STRIDE] = {8, 8},         [SLOT_SIZE] = {4, 4},      [SLOT_FLOAT] = {4, 4}, [SLOT_INT] = {4, 4},
+                [SLOT_VEC] = {4, 4},     [SLOT_TMAP] = {TMAP_BYTES, 64}, [SLOT_WORKSPACE] = {8, 8}, [SLOT_LOG2E] = {4, 4}};
     if (s->kind >= LEN(kind) || s->offset % kind[s->kind].align || (uint32_t)s->offset + kind[s->kind].bytes > param_bytes) return false;
     switch (s->kind) {
     case SLOT_POINTER: return s->index < META_KERNEL_TENSORS;
     case SLOT_STRIDE: return s->index < META_KERNEL_TENSORS && s->dim < 4;
     case SLOT_SIZE: return s->index < SZ_COUNT;
-    case SLOT_FLOAT: return s->index < m->nscalar && !m->scalar[s->index].is_int;
+    case SLOT_FLOAT:
+    case SLOT_LOG2E: return s->index < m->nscalar && !m->scalar[s->index].is_int;
     case SLOT_INT: return s->index < m->nscalar && m->scalar[s->index].is_int;
     case SLOT_TMAP: return s->index < m->ntmap;
     default: return true; /* SLOT_VEC, SLOT_WORKSPACE */

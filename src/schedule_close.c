@@ -388,10 +388,6 @@ static void check_softmax(const Closing *c) {
         ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs pipeline.overlap: true");
         ag_note(c->d, f[F_OVERLAP].span, "pipeline.overlap is false");
     }
-    if (value(c, F_SOFTMAX) && value(c, F_LOOP_FORM)) {
-        ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs loop.form: peeled, since it is for steps without a mask");
-        note_partner(c, F_LOOP_FORM);
-    }
 }
 
 /* Of blocks that walk over tiles. */

@@ -302,7 +302,8 @@ typedef struct Budget {
     int registers, shared; /* at most: per thread that computes; bytes per block */
 } Budget;
 Budget ag_place_budget(const Kernel *k);
-void ag_place_arguments(Kernel *k); /* the argument struct alone */
+void ag_place_arguments(Kernel *k);            /* the argument struct alone */
+bool ag_is_scale_log2e(const Nodes *p, Ref r); /* the parameter `scale` times log2(e), an argument of its own */
 /* ---- emit.c */
 void ag_emit(Buf *out, const Spec *spec, Kernel *const *kernel, int n); /* spec: what the file is of; kernels run in order */
 /* ---- kernel_meta.c: what the runtime needs */

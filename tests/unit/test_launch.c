@@ -71,7 +71,7 @@ static void test_meta_valid(void **state) {
     BAD(kernel[0].threads = 0);
     BAD(kernel[0].param_bytes = META_PARAM_BYTES + 1);
     BAD(kernel[0].nslot = META_SLOTS + 1);
-    BAD(kernel[0].slot[0].kind = SLOT_VEC + 1);
+    BAD(kernel[0].slot[0].kind = SLOT_LOG2E + 1);
     BAD(kernel[0].slot[0].index = META_KERNEL_TENSORS);
     BAD(kernel[0].tensor[0] = TENSORS);
     BAD(kernel[0].keys = SZ_SQ);
@@ -322,9 +322,10 @@ static void test_pack(void **state) {
         float scale;
         int32_t window;
         uint32_t vec;
-        int64_t hole;
+        float log2e_scale;
+        int32_t hole;
         void *lse;
-    } expected = {memory, (int64_t)1 << 33, 8, 0.125f, -7, 15, 0, NULL};
+    } expected = {memory, (int64_t)1 << 33, 8, 0.125f, -7, 15, 0.125f * 1.44269504f, 0, NULL};
     assert_memory_equal(p, &expected, sizeof expected);
     assert_int_equal(p[48], 0xEE);
 }
@@ -432,6 +433,7 @@ static void test_persistent_blocks(void **state) {
 static void test_workspace(void **state) {
     (void)state;
     launched.kernel[0].slot[5] = (Slot){SLOT_WORKSPACE, 0, 0, 32};
+    launched.kernel[0].nslot = 7; /* without what lies there else */
     Loaded *l = load(0);
     Args x = contiguous(64);
     assert_int_equal(ag_args_bind(&bound, &launched, usual(64).s, x.a, 4, &err), ATTNGEN_OK);

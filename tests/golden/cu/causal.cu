@@ -205,6 +205,7 @@ template <class T, int D, int MT> LEAF void stage_c(u32 dst, const float (&c)[MT
 
 // Where row `row` of a tensor begins, in elements, and whether it is one of its first `rows`.
 [[maybe_unused]] LEAF i64 row_at(i64 stride, int row) { return row * stride; }
+[[maybe_unused]] LEAF i64 row_after(i64 stride, int, int n) { return n * stride; } // from row `row` to the n-th behind it
 [[maybe_unused]] LEAF bool row_in(i64, int row, int rows) { return row < rows; }
 
 // Reads 16 bytes of shared memory.
@@ -213,6 +214,9 @@ LEAF uint4 ld_shared_16(u32 addr) {
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(addr) : "memory");
     return x;
 }
+
+// Writes 16 bytes of global memory, in one store: of *(uint4 *)p = ld_shared_16(...) NVVM makes four.
+LEAF void st_global_16(u16 *p, uint4 x) { asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory"); }
 
 // Reads one 2-byte element of shared memory.
 LEAF u16 ld_shared_2(u32 addr) { u16 x; asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(addr) : "memory"); return x; }
@@ -224,7 +228,7 @@ template <int ROWS, int D, int THREADS, class Rows> LEAF void store_tile(u16 *ds
     if (vec && D % 8 == 0) {
         int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
         if ((THREADS % CHUNKS == 0 || row < STEP) && (D % 16 == 0 || 8 * chunk < D))
-            ROLLED for (; row < ROWS && row_in(at, row, rows); row += STEP) *(uint4 *)(dst + row_at(at, row) + 8 * chunk) = ld_shared_16(src + tile_offset<D>(row, chunk));
+            ROLLED for (; row < ROWS && row_in(at, row, rows); row += STEP) st_global_16(dst + row_at(at, row) + 8 * chunk, ld_shared_16(src + tile_offset<D>(row, chunk)));
     } else {
         ROLLED for (u32 i = threadIdx.x; i < ROWS * D; i += THREADS) {
             int row = i / D, col = i % D;
@@ -264,7 +268,7 @@ struct Args {
     int Sk;
     int off; // position of query row 0 minus that of key 0
     int vec; // bit i: tensor i can be moved by 16-byte pieces
-    float scale;
+    float scale_log2e; // scale times log2(e)
 };
 
 constexpr int THREADS = 128;
@@ -301,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_fwd(const __grid
     float acc[2][16][4] = {};
     const u16 *q_head = args.q + b * args.q_b + h * args.q_h;
     copy_tile<128, 128, THREADS, 4>(Q, q_head + (i64)row0 * args.q_s, args.q_s, args.q_d, args.Sq - row0, args.vec & 1);
-    const float c0 = args.scale * 1.442695f;
+    const float c0 = args.scale_log2e;
     const int j_plain_hi = max(min(quot(max(min(q0 + 1, args.Sk), 0), 64), j_hi), j_lo); // tiles j_lo .. j_plain_hi need no mask
     const u16 *k_head = args.k + b * args.k_b + g * args.k_h;
     if (j_hi - 1 >= j_lo) {
