@@ -38,6 +38,26 @@ static Ref size(const Lower *l, int index, Span at) {
     return ag_node_leaf(l->p, OP_SIZE, T_INT, index, at);
 }
 
+static Ref lower(const Lower *l, const Ast *e);
+
+/* An element of a captured tensor.  The axis q alone, for a dim of queries, counts rows from 0; positions count from `off`. */
+static Ref lower_input(const Lower *l, const Ast *e) {
+    const Input *in = &l->spec->input[e->index];
+    Node n = {.op = OP_LOAD, .type = e->type, .index = TEN_COUNT + e->index, .nsub = e->nsub, .span = e->span};
+    if (e->nsub > LEN(n.sub)) {
+        ag_unsupported(l->d, e->span, "'%.*s' has %d dims; kernels of this version of attngen read tensors of at most %d", STRF(in->name), e->nsub,
+                       LEN(n.sub));
+        return ag_node_intern(l->p, (Node){.op = OP_CONST, .value = {.type = e->type}});
+    }
+    for (int i = 0; i < e->nsub; i++) {
+        const Dim *d = &in->dim[i];
+        bool queries = d->kind == DIM_AXIS && d->axis == AX_Q, single = d->kind == DIM_CONST && d->n.n == 1;
+        n.sub[i] = single ? ag_node_int(l->p, 0) : lower(l, e->sub[i]);
+        if (queries && e->sub[i]->op == OP_AXIS && e->sub[i]->index == AX_Q) n.sub[i] = op(l, OP_SUB, n.sub[i], size(l, SZ_OFF, (Span){0}), 0);
+    }
+    return ag_node_intern(l->p, n);
+}
+
 static Ref lower(const Lower *l, const Ast *e) {
     switch (e->op) {
     case OP_SCORE: return l->s;
@@ -45,7 +65,7 @@ static Ref lower(const Lower *l, const Ast *e) {
     case OP_CONST: return constant(l, e->value, e->span);
     case OP_PARAM: return param(l, e->index, e->span);
     case OP_SIZE: return size(l, e->index, e->span);
-    case OP_LOAD: ag_unsupported(l->d, e->span, "captured tensors ('inputs') are not in this version of attngen"); return ag_node_float(l->p, 0);
+    case OP_LOAD: return lower_input(l, e);
     case OP_AXIS: return ag_node_leaf(l->p, OP_AXIS, T_INT, e->index, e->span);
     default: break;
     }

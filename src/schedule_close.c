@@ -58,7 +58,8 @@ static int shared_limit(const Closing *c) { return least(c->t->shared_max, c->t-
  * where a warpgroup of its own loads.  With overlap the rounded weights of a tile live beside the scores of the next, unless they lie in shared memory. */
 static int registers(const Closing *c, int m, int n) {
     int threads = 32 * value(c, F_WARPS), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
-    int functions = c->spec->score ? n / 12 : 0; /* softcap spills at D 64, n 128; not at D 64, n 112 and D 128, n 64 */
+    /* softcap spills at D 64, n 128; not at D 64, n 112 and D 128, n 64; alibi_formula does at D 64, n 112, not at n 96 */
+    int functions = !c->spec->score ? 0 : ag_scores_positions(c->spec) ? n / 8 : n / 12;
     int all = m * (n + Dv) / threads + functions;
     if (wgmma(c)) return all + (value(c, F_OVERLAP) && value(c, F_P_OPERAND) == WEIGHTS_REGS ? m * n / (2 * threads) : 0) + 32;
     return all + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + 56;
@@ -488,7 +489,7 @@ typedef struct Choice {
     uint32_t arch_mask;
     int head_dim_min, head_dim_max;
     unsigned dtypes; /* as in Schedule.default_for */
-    bool masked;
+    bool masked, elements;
     int64_t max_queries;
 } Choice;
 enum { MAX_SHIPPED = 64 };
@@ -500,7 +501,14 @@ static struct {
 static Choice choice_in(Diag *d, const Shipped *shipped) {
     const Schedule *s = ag_schedule_read(d, ag_diag_file(d, ag_str(shipped->name), (Str){shipped->text, shipped->len}));
     if (!s) return (Choice){0};
-    return (Choice){true, s->arch_mask, s->head_dim_min, s->head_dim_max, s->default_for.dtypes, s->default_for.masked, s->default_for.max_queries};
+    return (Choice){.known = true,
+                    .arch_mask = s->arch_mask,
+                    .head_dim_min = s->head_dim_min,
+                    .head_dim_max = s->head_dim_max,
+                    .dtypes = s->default_for.dtypes,
+                    .masked = s->default_for.masked,
+                    .elements = s->default_for.elements,
+                    .max_queries = s->default_for.max_queries};
 }
 
 /* Reads the schedule as a compilation of its own: the caller's Diag hears nothing of it.  Out of memory: it is not known. */
@@ -533,16 +541,21 @@ static bool is_for(const Choice *c, const Spec *spec, const Target *t, int64_t q
     return fits && wanted && (!c->max_queries || (queries >= 0 && queries <= c->max_queries));
 }
 
-const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries) {
+static const char *first_for(const Spec *spec, const Target *t, int64_t queries, bool elements) {
     const Shipped *shipped;
     const char *best = NULL;
     int64_t fewest = INT64_MAX; /* that best is for; INT64_MAX: any number */
     for (size_t i = 0; (shipped = ag_shipped_schedule(i)); i++) {
         Choice c = choice_at(i, shipped);
         int64_t max = c.max_queries ? c.max_queries : INT64_MAX;
-        if (!is_for(&c, spec, t, queries) || (best && max >= fewest)) continue;
+        if (c.elements != elements || !is_for(&c, spec, t, queries) || (best && max >= fewest)) continue;
         best = shipped->name;
         fewest = max;
     }
     return best;
+}
+
+const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries) {
+    const char *name = ag_reads_elements(spec) ? first_for(spec, t, queries, true) : NULL;
+    return name ? name : first_for(spec, t, queries, false);
 }
