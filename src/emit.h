@@ -23,12 +23,13 @@ typedef enum WgmmaForm {
 /* How far in the loops of a map a value is known: bits. */
 typedef enum Depth { DEPTH_BLOCK, DEPTH_ROW, DEPTH_COLUMN, DEPTH_ELEMENT } Depth;
 
-/* What is known of an element of a captured tensor in front of the loop over the columns. */
+/* What is known of a node, mostly of an element of a captured tensor, in front of the loop over the columns. */
 typedef struct Base {
     const char *at,
         *limit; /* where the rest of the subscripts counts from, NULL: as for any other load; what stands for the extent of subscript `column` */
     int columns, column; /* bit per subscript that varies with the column; the last of them */
     bool key;            /* it is the key alone, and counts from k0 */
+    bool distance;       /* of any int: its distance from k0 has been declared */
 } Base;
 
 typedef struct Emit {

@@ -221,13 +221,26 @@ const char *ag_emit_constant(Emit *e, const char *type, const char *name, const 
     return element;
 }
 
-static const char *declare_part(Emit *e, Ref i, const Names *names, const char *const *shared, const char *minus) {
+/* Is an int known to be so far above the least that a key can be subtracted? */
+static bool is_above_least(const Kernel *k, Ref r) {
+    const Node *n = &k->nodes.n[r];
+    if (n->op == OP_CONST) return n->value.u.i >= -(1 << 30);
+    if (n->op == OP_MAX) return is_above_least(k, n->arg[0]) || is_above_least(k, n->arg[1]);
+    if (n->op == OP_MIN) return is_above_least(k, n->arg[0]) && is_above_least(k, n->arg[1]);
+    return !ag_reads_captured(k, r);
+}
+
+/* less_key: less the lane's first key, which names it apart: both may be asked for. */
+static const char *declare_part(Emit *e, Ref i, const Names *names, const char *const *shared, bool less_key) {
     static const char *const type[] = {"", "const bool ", "const int ", "const float "};
-    Buf text = {0};
-    put(e, &text, i, names, shared, *minus ? P_ADD : 0);
-    ag_put(&text, "%s", minus);
     const Node *n = &e->k->nodes.n[i];
-    const char *name = n->op == OP_LOAD ? ag_emit_load_name(e, i) : ag_fmt(e->k->arena, "t%d", i).s;
+    bool cut = less_key && !is_above_least(e->k, i), load = n->op == OP_LOAD && !less_key;
+    Buf text = {0};
+    ag_put(&text, cut ? "max(" : "");
+    put(e, &text, i, names, shared, less_key && !cut ? P_ADD : 0);
+    ag_put(&text, cut ? ", -1073741824) - k0" : less_key ? " - k0" : "");
+    const char *name = load ? ag_emit_load_name(e, i) : ag_fmt(e->k->arena, !less_key && e->base && e->base[i].distance ? "v%d" : "t%d", i).s;
+    if (less_key && e->base) e->base[i].distance = true;
     name = ag_emit_constant(e, type[n->type], name, text.oom ? "" : text.s);
     ag_buf_free(&text);
     return name;
@@ -236,11 +249,13 @@ static const char *declare_part(Emit *e, Ref i, const Names *names, const char *
 /* The key against a value of the row, as the column in the fragment against their distance. */
 static void share_key_comparisons(Emit *e, Ref r, const Names *names, const char **shared, const int *uses, const Depth *d) {
     const Kernel *k = e->k;
+    const char **less_key = NEWN(k->arena, const char *, (size_t)r + 1);
     for (Ref i = 1; i <= r; i++) {
         int a = uses[i] ? key_against(k, &k->nodes.n[i], d) : -1;
         if (a < 0) continue;
         const Node *n = &k->nodes.n[i];
-        const char *x = declare_part(e, n->arg[a], names, shared, " - k0"), *op = ag_op[n->op].spelling;
+        if (!less_key[n->arg[a]]) less_key[n->arg[a]] = declare_part(e, n->arg[a], names, shared, true);
+        const char *x = less_key[n->arg[a]], *op = ag_op[n->op].spelling;
         shared[i] = a == 1 ? ag_fmt(k->arena, "(%s %s %s)", names->col, op, x).s : ag_fmt(k->arena, "(%s %s %s)", x, op, names->col).s;
     }
 }
@@ -283,7 +298,7 @@ void ag_emit_shared(Emit *e, Ref r, const Names *names, const char **shared, Sha
         const Node *n = &k->nodes.n[i];
         bool load = n->op == OP_LOAD;
         if (!uses[i] || shared[i] || (ag_op[n->op].arity == 0 && !load)) continue;
-        if (is_part(d[i], d[r], what, uses[i], load)) shared[i] = declare_part(e, i, names, shared, "");
+        if (is_part(d[i], d[r], what, uses[i], load)) shared[i] = declare_part(e, i, names, shared, false);
     }
     if (what == SHARE_ROW && e->base) emit_bases(e, r, names, shared, d, DEPTH_ROW);
 }

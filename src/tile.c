@@ -104,6 +104,14 @@ bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index) {
     return found;
 }
 
+bool ag_reads_captured(const Kernel *k, Ref r) {
+    const Node *n = &k->nodes.n[r];
+    if (n->op == OP_LOAD || (n->op == OP_VAL && k->val[n->index].captured)) return true;
+    for (int a = 0; a < ag_op[n->op].arity; a++)
+        if (ag_reads_captured(k, n->arg[a])) return true;
+    return false;
+}
+
 bool ag_nonneg(const Kernel *k, Ref r) {
     const Node *n = &k->nodes.n[r];
     switch (n->op) {
@@ -138,6 +146,7 @@ int ag_let(Kernel *k, Block *to, const char *name, Ref e, const char *note) {
     int v = ag_val_scalar(k, name, k->nodes.n[e].type);
     Ins *i = ag_ins(k, TI_LET, v);
     k->val[v].nonneg = ag_nonneg(k, e);
+    k->val[v].captured = k->val[v].scalar == T_INT && ag_reads_captured(k, e);
     i->e[0] = e;
     i->note = note;
     ag_block_append(to, i);

@@ -32,6 +32,7 @@ typedef struct Val {
     int carry;         /* index of the Math carry it holds, -1 */
     bool nonneg;       /* scalars: known to be >= 0 */
     int below;         /* scalars: 1 + the size (SZ_*) that it is below, and not negative, wherever a tile is computed; 0: not known */
+    bool captured;     /* scalars: computed from elements of captured tensors, so an int may be any */
     bool varies;       /* scalars: TI_SET changes it */
     bool panels;  /* shared: kept as panels of 64 columns, a panel being rows x 128 bytes with 128-byte swizzle: what TMA writes and wgmma reads */
     bool lasting; /* fragments: what one block of the role writes another reads */
@@ -278,6 +279,7 @@ void ag_remove_dead_lets(Kernel *k, Block *b);               /* scalars of b tha
 Ref ag_kval(Kernel *k, int val);                             /* VAL node of a value */
 bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index); /* does r read this leaf? */
 bool ag_nonneg(const Kernel *k, Ref r);                      /* int node that is provably >= 0 */
+bool ag_reads_captured(const Kernel *k, Ref r);              /* does r depend on elements of captured tensors? */
 bool ag_has_mbarriers(const Kernel *k);
 
 /* ---- tile_dump.c, tile_check.c */

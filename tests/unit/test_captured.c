@@ -19,14 +19,24 @@ static Compilation *compiled(const char *text, const char *arch, const char *aft
 
 /* ---- results */
 
+/* Every i32 input the least and the greatest int by turns. */
+static void make_extreme(CaseData *d) {
+    for (int i = CASE_TENSORS; i < d->n; i++) {
+        CaseTensor *t = &d->t[i];
+        for (int64_t a = 0; t->view.type == DT_I32 && a < t->dim[0]; a++)
+            for (int64_t b = 0; b < t->dim[1]; b++) ag_host_set(&t->view, a, b, 0, 0, (a + b) % 2 ? INT32_MIN : INT32_MAX);
+    }
+}
+
 /* Runs the program on a case: "" or what is wrong (malloc'ed). */
-static char *result(const Compilation *c, const Case *shape) {
+static char *result(const Compilation *c, const Case *shape, bool extreme) {
     const Spec *spec = c->fn.spec;
     CaseData d;
     Buf text = {0};
     ProgramBuffers buffers;
     ag_putn(&text, "", 0);
     assert_true(ag_check_data(&d, shape, spec, 11));
+    if (extreme) make_extreme(&d);
     double *o = doubles(&d.call, spec->Dv), *lse = doubles(&d.call, 1), *spread = doubles(&d.call, 1);
     double *naive_o = doubles(&d.call, spec->Dv), *naive_lse = doubles(&d.call, 1);
     bool program = spec->nbranch > 0;
@@ -46,7 +56,7 @@ static char *result(const Compilation *c, const Case *shape) {
     return text.s;
 }
 
-static void must_pass(const char *text, int group) {
+static void must_pass_with(const char *text, int group, bool extreme) {
     static const char *const arch[] = {"sm_80", "sm_90a"};
     static const Case cases[] = {{.B = 2, .Hkv = 2, .Sq = 70, .Sk = 133, .offset = 63},
                                  {.B = 1, .Hkv = 1, .Sq = 5, .Sk = 3, .offset = -2},
@@ -57,7 +67,7 @@ static void must_pass(const char *text, int group) {
             Case shape = cases[i / LAY_COUNT];
             shape.layout = (TensorLayout)(i % LAY_COUNT);
             shape.group = group ? group : 2;
-            char *wrong = result(c, &shape), name[128];
+            char *wrong = result(c, &shape, extreme), name[128];
             ag_check_case_name(name, sizeof name, &shape, c->fn.spec);
             if (*wrong) fail_msg("%s, %s: %s\n%s", arch[a], name, wrong, text);
             free(wrong);
@@ -65,6 +75,8 @@ static void must_pass(const char *text, int group) {
         ag_compilation_free(c);
     }
 }
+
+static void must_pass(const char *text, int group) { must_pass_with(text, group, false); }
 
 static void test_types(void **state) {
     (void)state;
@@ -105,6 +117,16 @@ static void test_masks(void **state) {
     must_pass("attention: t\ninputs: {doc: {i32: [b, k]}}\nmask: k <= q and doc[b, q] == doc[b, k]\n", 0);
     must_pass("attention: t\ninputs: {from: {i32: [b, q]}, keep: {bool: [b, k]}}\nmask: from[b, q] <= k and keep[b, k]\n", 0);
     must_pass("attention: t\ninputs: {see: {bool: [b, q, k]}}\nmask: see[b, q, k]\n", 0);
+}
+
+/* Bounds of any int neither wrap around nor read beyond. */
+static void test_extremes(void **state) {
+    (void)state;
+    must_pass_with("attention: t\ninputs: {n: {i32: [b]}}\nmask: k <= n[b]\n", 0, true);
+    must_pass_with("attention: t\ninputs: {n: {i32: [b]}}\nmask: k > n[b] or k < 3\n", 0, true);
+    must_pass_with("attention: t\ninputs: {n: {i32: [b, h]}}\nmask: n[b, h] >= k\n", 0, true);
+    must_pass_with("attention: t\ninputs: {n: {i32: [b, q]}}\nmask: k <= n[b, q] and q - k <= n[b, q]\n", 0, true);
+    must_pass_with("attention: t\ninputs: {n: {i32: [b, h]}, t: {f32: [7]}}\nscore: s + t[n[b, h]]\n", 0, true);
 }
 
 static void test_branches(void **state) {
@@ -247,9 +269,9 @@ static void test_default_schedule(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_types),           cmocka_unit_test(test_subscripts), cmocka_unit_test(test_scores),
-                                       cmocka_unit_test(test_masks),           cmocka_unit_test(test_branches),   cmocka_unit_test(test_levels),
-                                       cmocka_unit_test(test_ranges),          cmocka_unit_test(test_text),       cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_default_schedule)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_types),   cmocka_unit_test(test_subscripts),      cmocka_unit_test(test_scores),
+                                       cmocka_unit_test(test_masks),   cmocka_unit_test(test_branches),        cmocka_unit_test(test_extremes),
+                                       cmocka_unit_test(test_levels),  cmocka_unit_test(test_ranges),          cmocka_unit_test(test_text),
+                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_default_schedule)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
