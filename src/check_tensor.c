@@ -154,12 +154,14 @@ static double number(DType type, const int64_t *size, Random *r, bool far) {
     }
 }
 
-/* For a launch whose time is taken.  Ints: 8 documents one after the other where the last dim is positions, else lengths. */
+/* For a launch whose time is taken.  Ints: 8 documents one after the other where the last dim is positions, else lengths.  Floats by batch and head alone: slopes. */
 static double sane_number(DType type, const Input *in, const int64_t *size, const int64_t at[4], Random *r) {
     const Dim *last = in->rank > 0 ? &in->dim[in->rank - 1] : NULL;
     bool positions = last && last->kind == DIM_AXIS && (last->axis == AX_Q || last->axis == AX_K);
+    bool slopes = true;
+    for (int i = 0; i < in->rank; i++) slopes &= in->dim[i].kind == DIM_AXIS && in->dim[i].axis < AX_Q;
     if (type == DT_BOOL) return 1;
-    if (type < DT_I32) return normal(r);
+    if (type < DT_I32) return slopes ? exp2(-8 * uniform(r)) : normal(r);
     return positions ? (double)(at[in->rank - 1] * 8 / size[last->axis == AX_Q ? SZ_SQ : SZ_SK]) : (double)below(r, size[SZ_SK] + 1);
 }
 

@@ -177,7 +177,8 @@ void ag_spec_print(Buf *out, const Spec *spec); /* spec_print.c: as YAML that re
 /* ---- spec_shape.c: sizes of what a spec names, for the sizes of a launch; and what of inputs its scores read */
 /* Does its score or mask (of a plain spec) read elements of captured tensors that differ from query to query and from key to key? */
 bool ag_reads_elements(const Spec *spec);
-bool ag_scores_positions(const Spec *spec);                                                  /* does its score read q or k? */
+bool ag_scores_positions(const Spec *spec); /* does its score read q or k? */
+bool ag_scores_captured(const Spec *spec);  /* does a score or mask, of a branch too, read captured tensors? */
 int64_t ag_input_extent(const Spec *spec, int input, int dim, const int64_t size[SZ_COUNT]); /* elements of one dim */
 int ag_source_cols(const Spec *spec, SpecRef keys_or_values);                                /* D or Dv */
 int64_t ag_pool_count(const Derive *pool, int64_t Sk);                                       /* pooled rows */

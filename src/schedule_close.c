@@ -59,7 +59,7 @@ static int shared_limit(const Closing *c) { return least(c->t->shared_max, c->t-
 static int registers(const Closing *c, int m, int n) {
     int threads = 32 * value(c, F_WARPS), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
     /* softcap spills at D 64, n 128; not at D 64, n 112 and D 128, n 64; alibi_formula does at D 64, n 112, not at n 96 */
-    int functions = !c->spec->score ? 0 : ag_scores_positions(c->spec) ? n / 8 : n / 12;
+    int functions = !c->spec->score ? 0 : wgmma(c) && ag_scores_positions(c->spec) ? n / 8 : n / 12;
     int all = m * (n + Dv) / threads + functions;
     if (wgmma(c)) return all + (value(c, F_OVERLAP) && value(c, F_P_OPERAND) == WEIGHTS_REGS ? m * n / (2 * threads) : 0) + 32;
     return all + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + 56;
@@ -72,11 +72,12 @@ static int register_limit(const Closing *c) {
 
 static bool fits(const Closing *c, int m, int n) { return shared_bytes(c, m, n) <= shared_limit(c) && registers(c, m, n) <= register_limit(c); }
 
-/* Keys a step to begin with.  Where the 16-byte pieces of a row are no power of two, addresses take registers: D 48, 88..112 spill at the full number. */
+/* Keys a step to begin with.  Where the 16-byte pieces of a row are no power of two, addresses take registers: D 48, 88..112 spill at the full number, and with elements of captured
+ * tensors at three quarters of it. */
 static int most_keys(const Closing *c) {
     int D = round_up(c->spec->D, 16), Dv = round_up(c->spec->Dv, 16), n = D <= 64 && Dv <= 64 ? 128 : 64;
     bool powers = (D & (D - 1)) == 0 && (Dv & (Dv - 1)) == 0;
-    return powers ? n : n * 3 / 4;
+    return powers ? n : ag_reads_elements(c->spec) ? n / 2 : n * 3 / 4;
 }
 
 /* Sets what is open of tile.m and tile.n: the largest m <= 128 for which an n between `low` and `top` fits; then the largest such n. */
@@ -111,7 +112,8 @@ static void close_tile(const Closing *c) {
     const char *sum = tile_sum(c, m, n);
     decide(fm, m, ag_fmt(c->d->arena, "the most rows up to 128 that fit: %s", sum).s);
     decide(fn, n,
-           ag_fmt(c->d->arena, "128 keys for head dims to 64, else 64 (for dims between powers of two 96 and 48), less by 16 until they fit: %s", sum)
+           ag_fmt(c->d->arena, "128 keys for head dims to 64, else 64 (for dims between powers of two %s), less by 16 until they fit: %s",
+                  ag_reads_elements(c->spec) ? "64 and 32, as elements are read" : "96 and 48", sum)
                .s);
 }
 

@@ -39,7 +39,7 @@ typedef struct Reading {
     const Spec *spec;
     bool known[SPEC_MAX_LETS];
     int let[SPEC_MAX_LETS];
-    bool elements, positions; /* seen on the way */
+    bool elements, positions, captured; /* seen on the way */
 } Reading;
 
 static int varies_with(Reading *r, const Ast *e) {
@@ -52,6 +52,7 @@ static int varies_with(Reading *r, const Ast *e) {
         if (!r->known[e->index]) r->let[e->index] = varies_with(r, r->spec->let[e->index].value), r->known[e->index] = true;
         return r->let[e->index];
     }
+    r->captured |= e->op == OP_LOAD;
     for (int i = 0; i < e->nsub; i++) by |= varies_with(r, e->sub[i]);
     r->elements |= e->op == OP_LOAD && by == (BY_QUERY | BY_KEY);
     for (int i = 0; i < ag_op[e->op].arity; i++) by |= varies_with(r, e->arg[i]);
@@ -69,4 +70,15 @@ bool ag_scores_positions(const Spec *spec) {
     Reading r = {.spec = spec};
     varies_with(&r, spec->score);
     return r.positions;
+}
+
+bool ag_scores_captured(const Spec *spec) {
+    Reading r = {.spec = spec};
+    varies_with(&r, spec->score);
+    varies_with(&r, spec->mask);
+    for (int i = 0; i < spec->nbranch; i++) {
+        varies_with(&r, spec->branch[i].score);
+        varies_with(&r, spec->branch[i].mask);
+    }
+    return r.captured;
 }
