@@ -308,7 +308,7 @@ static void first_key(Emit *e, const Ins *i) {
 static void row_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
     all_row_axes(e, i);
     first_key(e, i);
-    ag_emit_shared(e, i->e[0], n, shared, SHARE_ROW);
+    ag_emit_shared(e, i->e[0], n, shared, val(e, i->dst)->space == SPACE_ROW ? SHARE_ELEMENT : SHARE_ROW);
 }
 static void element_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
     if (ag_reads_axis(e, i->e[0], shared, AX_K)) ag_emit_line(e, "const int k = k0 + %s;", n->col);

@@ -149,6 +149,7 @@ typedef struct Spec {
     int nlet;
     Ast *score; /* float; NULL = s itself */
     Ast *mask;  /* bool; NULL = every key */
+    Ast *plus;  /* float, one for each query: what the softmax's denominator has besides; NULL = nothing */
     Input *input;
     int ninput;
     Derive *derive;

@@ -3,6 +3,7 @@
  *   s   = (sum d: q * k) * scale          score = the spec's, of s          x = score where the mask holds, else -inf
  *   mx  = max k: x      e = exp(x - mx)   den = sum k: e
  *   o   = sum k: e * (1 / den) * v, or 0 if den is 0        lse = mx + log(den)
+ * With a term exp(y) in the denominator, M = max(mx, y):  den * exp(mx - M) + exp(y - M) in place of den, exp(mx - M) in place of 1, lse from M.
  * A row that sees no key has mx = -inf and den = 0: finite(mx) keeps e at 0 there, so that o = 0 and lse = -inf without a NaN. */
 #include <math.h>
 
@@ -100,6 +101,17 @@ static Ref lower_score(Lower *l) {
     return ag_node_op(l->p, OP_SELECT, lower(l, spec->mask), score, ag_node_float(l->p, -INFINITY), spec->mask->span);
 }
 
+/* A term in the denominator, exp(y): that of a key whose value is 0.  With M = max(mx, y) the sum under mx counts exp(mx - M) times, *share, and *all = den * *share +
+ * exp(y - M), which neither overflows nor vanishes.  *top: mx, then M. */
+static void lower_plus(const Lower *l, Ref den, Ref *share, Ref *all, Ref *top) {
+    const Ast *e = l->spec->plus;
+    Ref y = e->op == OP_EXP ? lower(l, e->arg[0]) : ag_node_op(l->p, OP_LOG, lower(l, e), 0, 0, e->span);
+    Ref mx = *top, most = op(l, OP_FINITE, op(l, OP_MAX, mx, y, 0), 0, 0);
+    *share = ag_node_op(l->p, OP_EXP, op(l, OP_SUB, mx, most, 0), 0, 0, e->span);
+    *all = op(l, OP_ADD, op(l, OP_MUL, den, *share, 0), ag_node_op(l->p, OP_EXP, op(l, OP_SUB, y, most, 0), 0, 0, e->span), 0);
+    *top = l->p->n[most].arg[0];
+}
+
 /* What the passes after this one cannot do yet. */
 static void refuse(Diag *d, const Spec *spec) {
     if (spec->nderive) ag_unsupported(d, spec->derive[0].span, "derived tensors ('derive') are not in this version of attngen");
@@ -126,10 +138,12 @@ Math *ag_lower(Diag *d, const Spec *spec) {
     Ref e = ag_node_op(l.p, OP_EXP, op(&l, OP_SUB, x, op(&l, OP_FINITE, mx, 0, 0), 0), 0, 0, at);
     Ref den = reduce(&l, OP_RSUM, AX_K, e, at);
     Ref seen = op(&l, OP_NE, den, zero, 0); /* a row without keys has 0; one with a NaN keeps it */
-    Ref inv = op(&l, OP_SELECT, seen, op(&l, OP_DIV, one, den, 0), zero);
+    Ref share = one, all = den, top = mx;
+    if (spec->plus) lower_plus(&l, den, &share, &all, &top);
+    Ref inv = op(&l, OP_SELECT, seen, op(&l, OP_DIV, share, all, 0), zero);
     Ref o = reduce(&l, OP_RSUM, AX_K, op(&l, OP_MUL, op(&l, OP_MUL, e, inv, 0), load(&l, TEN_V), 0), at);
     o = op(&l, OP_SELECT, seen, o, zero); /* whatever v holds */
-    Ref lse = op(&l, OP_ADD, mx, op(&l, OP_LOG, den, 0, 0), 0);
+    Ref lse = op(&l, OP_ADD, top, op(&l, OP_LOG, all, 0, 0), 0);
     m->out[m->nout++] = (MathOut){TEN_O, o};
     m->out[m->nout++] = (MathOut){TEN_LSE, lse};
     return m;
