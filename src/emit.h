@@ -67,8 +67,8 @@ void ag_emit_expr(const Emit *e, Buf *out, Ref r);
 typedef enum Share { SHARE_ROW, SHARE_COLUMN, SHARE_ELEMENT } Share;
 void ag_emit_shared(Emit *e, Ref r, const Names *names, const char **shared, Share what);
 void ag_emit_expr_with(const Emit *e, Buf *out, Ref r, const Names *names, const char *const *shared);
-void ag_emit_block_bases(Emit *e, Ref r, const Names *names, const char *const *shared); /* of loads: bases that are the same for all rows */
-bool ag_reads_axis(const Emit *e, Ref r, const char *const *shared, Axis axis);          /* is its variable still read, with what is shared? */
+void ag_emit_block_parts(Emit *e, Ref r, const Names *names, const char **shared); /* the same for all rows: keys against it, bases of loads */
+bool ag_reads_axis(const Emit *e, Ref r, const char *const *shared, Axis axis);    /* is its variable still read, with what is shared? */
 bool ag_loads_column(const Kernel *k, Ref r); /* does it read elements of captured tensors that are the same for all rows? */
 void ag_emit_factor(const Emit *e, Buf *out, Ref r, const Names *names,
                     const char *const *shared); /* in parentheses unless it can be multiplied as it is */

@@ -246,14 +246,16 @@ static const char *declare_part(Emit *e, Ref i, const Names *names, const char *
     return name;
 }
 
-/* The key against a value of the row, as the column in the fragment against their distance. */
-static void share_key_comparisons(Emit *e, Ref r, const Names *names, const char **shared, const int *uses, const Depth *d) {
+/* The key against a value that is known at `depth`, as the column in the fragment against their distance. */
+static void share_key_comparisons(Emit *e, Ref r, const Names *names, const char **shared, const Depth *d, Depth depth) {
     const Kernel *k = e->k;
+    const int *uses = count_uses(e, r, shared);
     const char **less_key = NEWN(k->arena, const char *, (size_t)r + 1);
     for (Ref i = 1; i <= r; i++) {
         int a = uses[i] ? key_against(k, &k->nodes.n[i], d) : -1;
-        if (a < 0) continue;
+        if (a < 0 || shared[i]) continue;
         const Node *n = &k->nodes.n[i];
+        if (d[n->arg[a]] > depth) continue;
         if (!less_key[n->arg[a]]) less_key[n->arg[a]] = declare_part(e, n->arg[a], names, shared, true);
         const char *x = less_key[n->arg[a]], *op = ag_op[n->op].spelling;
         shared[i] = a == 1 ? ag_fmt(k->arena, "(%s %s %s)", names->col, op, x).s : ag_fmt(k->arena, "(%s %s %s)", x, op, names->col).s;
@@ -289,11 +291,8 @@ static bool is_part(Depth d, Depth root, Share what, int uses, bool load) {
 void ag_emit_shared(Emit *e, Ref r, const Names *names, const char **shared, Share what) {
     const Kernel *k = e->k;
     const Depth *d = depths(k, r);
+    if (what == SHARE_ROW && d[r] & DEPTH_COLUMN) share_key_comparisons(e, r, names, shared, d, DEPTH_ROW);
     const int *uses = count_uses(e, r, shared);
-    if (what == SHARE_ROW && d[r] & DEPTH_COLUMN) {
-        share_key_comparisons(e, r, names, shared, uses, d);
-        uses = count_uses(e, r, shared);
-    }
     for (Ref i = 1; i < r; i++) {
         const Node *n = &k->nodes.n[i];
         bool load = n->op == OP_LOAD;
@@ -303,8 +302,10 @@ void ag_emit_shared(Emit *e, Ref r, const Names *names, const char **shared, Sha
     if (what == SHARE_ROW && e->base) emit_bases(e, r, names, shared, d, DEPTH_ROW);
 }
 
-void ag_emit_block_bases(Emit *e, Ref r, const Names *names, const char *const *shared) {
-    emit_bases(e, r, names, shared, depths(e->k, r), DEPTH_BLOCK);
+void ag_emit_block_parts(Emit *e, Ref r, const Names *names, const char **shared) {
+    const Depth *d = depths(e->k, r);
+    share_key_comparisons(e, r, names, shared, d, DEPTH_BLOCK);
+    emit_bases(e, r, names, shared, d, DEPTH_BLOCK);
 }
 
 bool ag_reads_axis(const Emit *e, Ref r, const char *const *shared, Axis axis) {

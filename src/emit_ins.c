@@ -407,7 +407,7 @@ static void emit_map_columns(Emit *e, const Ins *i) {
     ag_emit_line(e, "{");
     e->indent++;
     first_key(e, i);
-    ag_emit_block_bases(e, i->e[0], &n, shared);
+    ag_emit_block_parts(e, i->e[0], &n, shared);
     e->arrays = &arrays;
     e->row_tiles = ag_frag_mt(e->k, v);
     e->indent++;

@@ -77,7 +77,7 @@ static bool fits(const Closing *c, int m, int n) { return shared_bytes(c, m, n) 
 static int most_keys(const Closing *c) {
     int D = round_up(c->spec->D, 16), Dv = round_up(c->spec->Dv, 16), n = D <= 64 && Dv <= 64 ? 128 : 64;
     bool powers = (D & (D - 1)) == 0 && (Dv & (Dv - 1)) == 0;
-    return powers ? n : ag_reads_elements(c->spec) ? n / 2 : n * 3 / 4;
+    return powers ? n : ag_reads_elements(c->spec) ? n / 4 + 16 : n * 3 / 4;
 }
 
 /* Sets what is open of tile.m and tile.n: the largest m <= 128 for which an n between `low` and `top` fits; then the largest such n. */
@@ -113,7 +113,7 @@ static void close_tile(const Closing *c) {
     decide(fm, m, ag_fmt(c->d->arena, "the most rows up to 128 that fit: %s", sum).s);
     decide(fn, n,
            ag_fmt(c->d->arena, "128 keys for head dims to 64, else 64 (for dims between powers of two %s), less by 16 until they fit: %s",
-                  ag_reads_elements(c->spec) ? "64 and 32, as elements are read" : "96 and 48", sum)
+                  ag_reads_elements(c->spec) ? "48 and 32, as elements are read" : "96 and 48", sum)
                .s);
 }
 
