@@ -60,8 +60,8 @@ static int registers(const Closing *c, int m, int n) {
     int threads = 32 * value(c, F_WARPS), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
     /* softcap spills at D 64, n 128; not at D 64, n 112 and D 128, n 64; alibi_formula does at D 64, n 112, not at n 96 */
     int functions = !c->spec->score ? (c->spec->plus ? n / 12 : 0) : wgmma(c) && ag_scores_positions(c->spec) ? n / 8 : n / 12;
-    /* on mma_sync elements of captured tensors: evoformer_row spills at D 64, n 64 and D 128, n 48 */
-    if (!wgmma(c) && ag_reads_elements(c->spec)) functions = n * 5 / 8;
+    /* on mma_sync elements of captured tensors: evoformer_row spills at D 64, n 80 and D 128, n 48 */
+    if (!wgmma(c) && ag_reads_elements(c->spec)) functions = n;
     int all = m * (n + Dv) / threads + functions;
     if (wgmma(c)) return all + (value(c, F_OVERLAP) && value(c, F_P_OPERAND) == WEIGHTS_REGS ? m * n / (2 * threads) : 0) + 32;
     return all + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + 56;
