@@ -363,11 +363,15 @@ static void find_moving(Tiler *t) {
 }
 
 /* Does r, of a factor, hide that an old maximum is -inf? */
-static bool hides_old(const Tiler *t, Ref r, bool under) {
-    const Node *n = &t->m->nodes.n[r];
-    if (n->op == OP_CARRY) return under && n->old;
-    for (int i = 0; i < ag_op[n->op].arity; i++)
-        if (hides_old(t, n->arg[i], under || n->op == OP_FINITE)) return true;
+static bool hides_old(const Tiler *t, Ref r) {
+    enum { SEEN = 1, UNDER = 2 }; /* a finite() */
+    uint8_t *how = NEWN(t->k->arena, uint8_t, (size_t)r + 1);
+    how[r] = SEEN;
+    for (Ref x = r; x > 0; x--) { /* operands have smaller indices */
+        const Node *n = &t->m->nodes.n[x];
+        if (n->op == OP_CARRY && n->old && how[x] & UNDER) return true;
+        for (int i = 0; i < ag_op[n->op].arity; i++) how[n->arg[i]] |= how[x] && n->op == OP_FINITE ? SEEN | UNDER : how[x];
+    }
     return false;
 }
 
@@ -380,7 +384,7 @@ static Ref maxima_grew(Tiler *t) {
         const Node *n = &t->m->nodes.n[f];
         if (n->op != OP_EXP2) return 0;
         Ref grew = op2(t, OP_LT, ag_tiler_expr(t, n->arg[0], LEVEL_ROW), ag_node_float(&t->k->nodes, -LAZY_LOG2));
-        if (hides_old(t, n->arg[0], false))
+        if (hides_old(t, n->arg[0]))
             grew = op2(t, OP_OR, grew, op2(t, OP_EQ, val(t, t->kept[t->s->carry[i].reference]), ag_node_float(&t->k->nodes, -INFINITY)));
         any = any && any != grew ? op2(t, OP_OR, any, grew) : grew;
     }
