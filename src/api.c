@@ -339,7 +339,8 @@ enum { SPILLS_TOLERATED = 32 };
 static attngen_status check_spills(attngen_context *ctx, const Compilation *c, const Compiled *built) {
     if (built->spill_bytes == 0 || c->fn.kernel->bounded) return ATTNGEN_OK;
     if (c->shipped && built->spill_bytes <= SPILLS_TOLERATED) return ATTNGEN_OK;
-    if (c->shipped && built->tuned)
+    bool own = ag_scores_captured(c->fn.spec); /* what it reads per row, column and element takes registers as the spec says */
+    if (c->shipped && built->tuned && !own)
         return ag_fail(ctx, ATTNGEN_E_COMPILE,
                        "%s under the shipped schedule %s spills %d bytes of registers per thread on %s (%d registers are used)", c->meta.spec,
                        c->schedule_name, built->spill_bytes, c->meta.arch, built->registers);

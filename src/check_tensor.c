@@ -136,18 +136,42 @@ static int64_t sane_entry(Random *r, const Branch *list, const int64_t *size, in
     return from + below(r, to - from);
 }
 
-static double number(DType type, Random *r) {
+/* Ints as they come: numbers of documents and entries of small tables; or with `far` also positions of all keys and beyond, and what no dim has. */
+static int64_t any_int(const int64_t *size, Random *r, bool far) {
+    enum { FAR = 1 << 24 };
+    int64_t kind = far ? below(r, 16) : 15;
+    if (kind == 0) return below(r, 2) ? FAR : -FAR;
+    return kind < 8 ? below(r, size[SZ_SK] + 6) - 3 : below(r, 12) - 3;
+}
+
+static double number(DType type, const int64_t *size, Random *r, bool far) {
     switch (type) {
     case DT_BOOL: return (double)below(r, 2);
-    case DT_U8: return (double)below(r, 8);
-    case DT_I32: return (double)(below(r, 12) - 3);
-    case DT_I64: return (double)(below(r, 12) - 3 + (below(r, 4) == 0 ? (int64_t)1 << 33 : 0)); /* the low 32 bits count */
+    case DT_U8: return (double)below(r, far ? 256 : 8);
+    case DT_I32: return (double)any_int(size, r, far);
+    case DT_I64: return (double)(any_int(size, r, far) + (below(r, 4) == 0 ? (int64_t)1 << 33 : 0)); /* the low 32 bits count */
     default: return normal(r);
     }
 }
 
-static void fill_input(CaseTensor *t, const Spec *spec, const Use *u, const int64_t *size, Random *r, bool hostile) {
+/* For a launch whose time is taken.  Ints: 8 documents one after the other where the last dim is positions, else lengths.  Floats by batch and head alone: slopes. */
+static double sane_number(DType type, const Input *in, const int64_t *size, const int64_t at[4], Random *r) {
+    const Dim *last = in->rank > 0 ? &in->dim[in->rank - 1] : NULL;
+    bool positions = last && last->kind == DIM_AXIS && (last->axis == AX_Q || last->axis == AX_K);
+    bool slopes = true;
+    for (int i = 0; i < in->rank; i++) slopes &= in->dim[i].kind == DIM_AXIS && in->dim[i].axis < AX_Q;
+    if (type == DT_BOOL) return 1;
+    if (type < DT_I32) return slopes ? exp2(-8 * uniform(r)) : normal(r);
+    return positions ? (double)(at[in->rank - 1] * 8 / size[last->axis == AX_Q ? SZ_SQ : SZ_SK]) : (double)below(r, size[SZ_SK] + 1);
+}
+
+static double plain_number(CaseTensor *t, const Input *in, const int64_t *size, const int64_t at[4], Random *r, bool hostile, bool far) {
+    return hostile ? number(t->view.type, size, r, far) : sane_number(t->view.type, in, size, at, r);
+}
+
+static void fill_input(CaseTensor *t, const Spec *spec, int input, const Use *u, const int64_t *size, Random *r, bool hostile) {
     int64_t blocks = u->list ? ag_block_count(&u->list->block, size[SZ_SK]) : 0, entries = t->dim[3];
+    bool far = hostile && !u->list && !u->counts && !u->weights && below(r, 2);
     if (u->counts) entries = ag_input_extent(spec, u->counts->blocks.index, 3, size);
     EACH_ELEMENT(t) {
         double x;
@@ -156,7 +180,7 @@ static void fill_input(CaseTensor *t, const Spec *spec, const Use *u, const int6
         else if (u->counts)
             x = (double)(!hostile ? entries : below(r, 8) == 0 ? -below(r, 3) : below(r, entries + 2));
         else
-            x = u->weights ? 0.25 + fabs(normal(r)) : number(t->view.type, r);
+            x = u->weights ? 0.25 + fabs(normal(r)) : plain_number(t, &spec->input[input], size, (int64_t[]){i0, i1, i2, i3}, r, hostile, far);
         ag_host_set(&t->view, i0, i1, i2, i3, x);
     }
 }
@@ -169,7 +193,7 @@ bool ag_check_input(CaseTensor *t, const Spec *spec, int input, const int64_t si
     for (int i = 0; i < 4; i++) t->dim[i] = i < rank ? ag_input_extent(spec, input, i, size) : 1;
     ag_check_place_input(t, ag_input_type(spec, input), layout, rank);
     if (!make(t, u.list ? 0 : NAN_BYTE)) return false;
-    fill_input(t, spec, &u, size, &r, hostile);
+    fill_input(t, spec, input, &u, size, &r, hostile);
     return true;
 }
 

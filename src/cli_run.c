@@ -208,8 +208,20 @@ static void put_dims(Buf *out, const int64_t *dim, int rank) {
     ag_put(out, "]");
 }
 
-static int check_captured(const Captured *c, const char *name, DType type, const int64_t *dim, int rank) {
+/* ": dim 2 is k, and Sk is 98", of the first dim that differs; nothing for one that the spec gives as a number. */
+static void put_axis(Buf *out, const Input *in, const int64_t *got, const int64_t *want) {
+    static const Size of_axis[AX_COUNT] = {[AX_B] = SZ_B, [AX_H] = SZ_HQ, [AX_G] = SZ_HKV, [AX_Q] = SZ_SQ, [AX_K] = SZ_SK, [AX_D] = SZ_D};
+    int i = 0;
+    while (i < in->rank && got[i] == want[i]) i++;
+    if (i == in->rank || in->dim[i].kind != DIM_AXIS || in->per > 1) return;
+    Axis axis = in->dim[i].axis;
+    ag_put(out, ": dim %d is %s, and %s is %lld", i + 1, ag_axis_name[axis], ag_size_name[axis == AX_D && in->values ? SZ_DV : of_axis[axis]],
+           (long long)want[i]);
+}
+
+static int check_captured(const Captured *c, const Input *in, const char *name, DType type, const int64_t *dim) {
     const Npy *a = &c->file;
+    int rank = in->rank;
     bool is_float = ag_dtype_value(type) == T_FLOAT;
     if (npy_is_int(a->type) == is_float)
         return cli_error(EXIT_USAGE, "%s: %s is %s, but the file has '%s'", c->path, name, ag_dtype_name[type], npy_descr(a->type));
@@ -218,6 +230,7 @@ static int check_captured(const Captured *c, const char *name, DType type, const
     put_dims(&text, a->dim, a->rank);
     ag_put(&text, ", expected ");
     put_dims(&text, dim, rank);
+    if (a->rank == rank) put_axis(&text, in, a->dim, dim);
     int code = cli_error(EXIT_USAGE, "%s: %s is %s", c->path, name, text.s ? text.s : "?");
     ag_buf_free(&text);
     return code;
@@ -248,7 +261,7 @@ static int make_captured(Run *r, const attngen_call *call, int i) {
     int64_t dim[4] = {1, 1, 1, 1}, step = 1;
     if (!c->path) return cli_error(EXIT_USAGE, "--in %s=FILE is missing", name);
     for (int k = 0; k < x->rank; k++) dim[k] = ag_input_extent(spec, i, k, call->size);
-    int code = check_captured(c, name, to.type, dim, x->rank);
+    int code = check_captured(c, x, name, to.type, dim);
     if (code) return code;
     for (int k = x->rank - 1; k >= 0; step *= dim[k], k--) to.stride[k] = step;
     c->bytes = c->file.count * (size_t)ag_dtype_bytes(to.type);

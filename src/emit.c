@@ -42,6 +42,7 @@ static void comment_spec(Emit *e, const Spec *s) {
     }
     comment_expr(e, s, "score", s->score);
     comment_expr(e, s, "mask", s->mask);
+    comment_expr(e, s, "plus", s->plus);
     comment_expr(e, s, "output", s->output);
 }
 

@@ -25,6 +25,18 @@ typedef struct Wgmma {
     int a_rows, b_rows; /* of the shared tiles */
 } Wgmma;
 
+/* How far in the loops of a map a value is known: bits. */
+typedef enum Depth { DEPTH_BLOCK, DEPTH_ROW, DEPTH_COLUMN, DEPTH_ELEMENT } Depth;
+
+/* What is known of a node, mostly of an element of a captured tensor, in front of the loop over the columns. */
+typedef struct Base {
+    const char *at,
+        *limit; /* where the rest of the subscripts counts from, NULL: as for any other load; what stands for the extent of subscript `column` */
+    int columns, column; /* bit per subscript that varies with the column; the last of them */
+    bool key;            /* it is the key alone, and counts from k0 */
+    bool distance;       /* of any int: its distance from k0 has been declared */
+} Base;
+
 typedef struct Emit {
     const Kernel *k;
     Buf *out;
@@ -33,6 +45,9 @@ typedef struct Emit {
     int loops;                 /* how many are open */
     bool *declared;            /* per value: its variable has been printed */
     bool head[KERNEL_TENSORS]; /* per tensor: the pointer to this block's batch and head has been printed */
+    Base *base;                /* per Ref, in a map; NULL */
+    Buf *arrays;               /* not NULL: constants of rows are elements of arrays, which are declared here */
+    int row_tiles;             /* of such an array */
     InFlight flight;
     const char *role;                /* whose body is being printed */
     bool mma_sync;                   /* leaves of mma.sync are in use */
@@ -51,13 +66,23 @@ typedef struct Names {
 void ag_emit_line(Emit *e, const char *fmt, ...) PRINTF(2, 3); /* one indented line */
 /* A uniform expression as C text. */
 void ag_emit_expr(const Emit *e, Buf *out, Ref r);
-/* Declares constants for parts of r, and notes their names in shared[Ref]: what is the same for a whole row and not free (SHARE_ROW), what is read more than
- * once (SHARE_ELEMENT).  So text stays linear in the number of nodes.  A comparison of the key with something of the row becomes one of the column in
- * the fragment: one instruction instead of two per element. */
-typedef enum Share { SHARE_ROW, SHARE_ELEMENT } Share;
+/* Declares constants for parts of r, and notes their names in shared[Ref]: what is the same for a whole row and not free (SHARE_ROW), for a whole column (SHARE_COLUMN),
+ * what is read more than once and elements of captured tensors (SHARE_ELEMENT).  So text stays linear in the number of nodes.  A comparison of the key with
+ * something of the row becomes one of the column in the fragment: one instruction instead of two per element. */
+typedef enum Share { SHARE_ROW, SHARE_COLUMN, SHARE_ELEMENT } Share;
 void ag_emit_shared(Emit *e, Ref r, const Names *names, const char **shared, Share what);
 void ag_emit_expr_with(const Emit *e, Buf *out, Ref r, const Names *names, const char *const *shared);
-bool ag_reads_key(const Emit *e, Ref r, const char *const *shared); /* is the variable k still read, with what is shared? */
+void ag_emit_block_parts(Emit *e, Ref r, const Names *names, const char **shared); /* the same for all rows: keys against it, bases of loads */
+bool ag_reads_axis(const Emit *e, Ref r, const char *const *shared, Axis axis);    /* is its variable still read, with what is shared? */
+bool ag_loads_column(const Kernel *k, Ref r); /* does it read elements of captured tensors that are the same for all rows? */
+void ag_emit_factor(const Emit *e, Buf *out, Ref r, const Names *names,
+                    const char *const *shared); /* in parentheses unless it can be multiplied as it is */
+/* "const int name = value;", or an element of an array of that name; type "const int ".  Returns what it is read as. */
+const char *ag_emit_constant(Emit *e, const char *type, const char *name, const char *value);
+/* ---- emit_load.c */
+void ag_emit_load(const Emit *e, Buf *out, Ref r, const Names *names, const char *const *shared, bool paren); /* paren: unless it is a call */
+const char *ag_emit_load_name(const Emit *e, Ref r);
+void ag_emit_base(Emit *e, Ref r, const Names *names, const char *const *shared, const Depth *depth);
 void ag_emit_block(Emit *e, const Block *b);
 int ag_frag_mt(const Kernel *k, const Val *v); /* m16 tiles per warp */
 /* ---- emit_ins.c, for emit_sm90.c */

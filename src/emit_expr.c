@@ -130,6 +130,10 @@ static void put(const Emit *e, Buf *out, Ref r, const Names *x, const char *cons
         ag_put(out, "%s", shared[r]);
         return;
     }
+    if (n->op == OP_LOAD) {
+        ag_emit_load(e, out, r, x, shared, outer > P_COND);
+        return;
+    }
     if (ag_op[n->op].arity == 0) {
         put_leaf(e, out, n, x);
         return;
@@ -147,31 +151,55 @@ static void put(const Emit *e, Buf *out, Ref r, const Names *x, const char *cons
 void ag_emit_expr(const Emit *e, Buf *out, Ref r) { put(e, out, r, NULL, NULL, 0); }
 void ag_emit_expr_with(const Emit *e, Buf *out, Ref r, const Names *names, const char *const *shared) { put(e, out, r, names, shared, 0); }
 
+void ag_emit_factor(const Emit *e, Buf *out, Ref r, const Names *names, const char *const *shared) { put(e, out, r, names, shared, P_MUL + 1); }
+
 /* ---- what expressions read: operands have smaller indices, so one sweep down from the root visits readers first */
 
-static int *count_uses(const Kernel *k, Ref r, const char *const *shared) {
+/* A subscript stands in the text of its load twice; those that a base has taken in, and the key of one, do not. */
+static void count_subscripts(const Emit *e, Ref r, int *uses) {
+    const Node *n = &e->k->nodes.n[r];
+    const Base *b = e->base && e->base[r].at ? &e->base[r] : NULL;
+    for (int i = 0; i < n->nsub; i++)
+        if (!b || (!b->key && b->columns >> i & 1)) uses[n->sub[i]] += 2;
+}
+
+static int *count_uses(const Emit *e, Ref r, const char *const *shared) {
+    const Kernel *k = e->k;
     int *uses = NEWN(k->arena, int, (size_t)r + 1);
     uses[r] = 1;
     for (Ref i = r; i > 0; i--) {
         const Node *n = &k->nodes.n[i];
         if (!uses[i] || (shared && shared[i])) continue;
         for (int a = 0; a < ag_op[n->op].arity; a++) uses[n->arg[a]]++;
+        count_subscripts(e, i, uses);
     }
     return uses;
 }
 
-/* How far in the loops of a map a node's value is known. */
-typedef enum Depth { DEPTH_BLOCK, DEPTH_ROW, DEPTH_ELEMENT } Depth;
+static Depth of_leaf(const Kernel *k, const Node *n) {
+    if (n->op == OP_AXIS) return n->index == AX_K ? DEPTH_COLUMN : DEPTH_ROW;
+    if (n->op != OP_VAL) return DEPTH_BLOCK;
+    Space space = k->val[n->index].space;
+    return space == SPACE_FRAG ? DEPTH_ELEMENT : space == SPACE_ROW ? DEPTH_ROW : DEPTH_BLOCK;
+}
+
 static Depth *depths(const Kernel *k, Ref r) {
     Depth *d = NEWN(k->arena, Depth, (size_t)r + 1);
     for (Ref i = 1; i <= r; i++) {
         const Node *n = &k->nodes.n[i];
-        if (n->op == OP_AXIS) d[i] = n->index == AX_K ? DEPTH_ELEMENT : DEPTH_ROW;
-        if (n->op == OP_VAL)
-            d[i] = k->val[n->index].space == SPACE_FRAG ? DEPTH_ELEMENT : k->val[n->index].space == SPACE_ROW ? DEPTH_ROW : DEPTH_BLOCK;
-        for (int a = 0; a < ag_op[n->op].arity; a++) d[i] = d[n->arg[a]] > d[i] ? d[n->arg[a]] : d[i];
+        d[i] = of_leaf(k, n);
+        for (int a = 0; a < ag_op[n->op].arity; a++) d[i] |= d[n->arg[a]];
+        for (int a = 0; a < n->nsub; a++) d[i] |= d[n->sub[a]];
     }
     return d;
+}
+
+bool ag_loads_column(const Kernel *k, Ref r) {
+    const Depth *d = depths(k, r);
+    const int *uses = count_uses(&(Emit){.k = k}, r, NULL);
+    for (Ref i = 1; i <= r; i++)
+        if (uses[i] && k->nodes.n[i].op == OP_LOAD && d[i] & DEPTH_COLUMN) return true;
+    return false;
 }
 
 /* k < x with x known per row: the operand that is x (0 or 1), else -1. */
@@ -179,52 +207,121 @@ static int key_against(const Kernel *k, const Node *n, const Depth *d) {
     if (n->op != OP_LT && n->op != OP_LE && n->op != OP_GT && n->op != OP_GE) return -1;
     for (int a = 0; a < 2; a++) {
         const Node *key = &k->nodes.n[n->arg[1 - a]];
-        if (key->op == OP_AXIS && key->index == AX_K && d[n->arg[a]] < DEPTH_ELEMENT) return a;
+        if (key->op == OP_AXIS && key->index == AX_K && !(d[n->arg[a]] & DEPTH_COLUMN)) return a;
     }
     return -1;
 }
 
-static const char *declare_part(Emit *e, Ref i, const Names *names, const char *const *shared, const char *minus) {
-    static const char *const type[] = {"", "bool", "int", "float"};
+const char *ag_emit_constant(Emit *e, const char *type, const char *name, const char *value) {
+    if (!e->arrays) {
+        ag_emit_line(e, "%s%s = %s;", type, name, value);
+        return name;
+    }
+    bool pointer = strchr(type, '*') != NULL; /* what it points to is const */
+    for (int i = 0; i < e->indent - 1; i++) ag_put(e->arrays, "    ");
+    ag_put(e->arrays, "%s%s[%d][2];\n", pointer ? type : type + strlen("const "), name, e->row_tiles);
+    const char *element = ag_fmt(e->k->arena, "%s[mi][r]", name).s;
+    ag_emit_line(e, "%s = %s;", element, value);
+    return element;
+}
+
+/* Is an int known to be so far above the least that a key can be subtracted? */
+static bool is_above_least(const Kernel *k, Ref r) {
+    bool *above = NEWN(k->arena, bool, (size_t)r + 1);
+    if (!ag_reads_captured(k, r)) return true;
+    for (Ref i = 1; i <= r; i++) { /* operands come first */
+        const Node *n = &k->nodes.n[i];
+        if (n->op == OP_CONST)
+            above[i] = n->type == T_INT && n->value.u.i >= -(1 << 30);
+        else if (n->op == OP_MAX || n->op == OP_MIN)
+            above[i] = n->op == OP_MAX ? above[n->arg[0]] || above[n->arg[1]] : above[n->arg[0]] && above[n->arg[1]];
+        else
+            above[i] = n->op == OP_SIZE || n->op == OP_AXIS || n->op == OP_PARAM;
+    }
+    return above[r];
+}
+
+/* less_key: less the lane's first key, which names it apart: both may be asked for. */
+static const char *declare_part(Emit *e, Ref i, const Names *names, const char *const *shared, bool less_key) {
+    static const char *const type[] = {"", "const bool ", "const int ", "const float "};
+    const Node *n = &e->k->nodes.n[i];
+    bool cut = less_key && !is_above_least(e->k, i), load = n->op == OP_LOAD && !less_key;
     Buf text = {0};
-    put(e, &text, i, names, shared, *minus ? P_ADD : 0);
-    const char *name = ag_fmt(e->k->arena, "t%d", i).s;
-    ag_emit_line(e, "const %s %s = %s%s;", type[e->k->nodes.n[i].type], name, text.oom ? "" : text.s, minus);
+    ag_put(&text, cut ? "max(" : "");
+    put(e, &text, i, names, shared, less_key && !cut ? P_ADD : 0);
+    ag_put(&text, cut ? ", -1073741824) - k0" : less_key ? " - k0" : "");
+    const char *name = load ? ag_emit_load_name(e, i) : ag_fmt(e->k->arena, !less_key && e->base && e->base[i].distance ? "v%d" : "t%d", i).s;
+    if (less_key && e->base) e->base[i].distance = true;
+    name = ag_emit_constant(e, type[n->type], name, text.oom ? "" : text.s);
     ag_buf_free(&text);
     return name;
 }
 
-/* The key against a value of the row, as the column in the fragment against their distance. */
-static void share_key_comparisons(Emit *e, Ref r, const Names *names, const char **shared, const int *uses, const Depth *d) {
+/* The key against a value that is known at `depth`, as the column in the fragment against their distance. */
+static void share_key_comparisons(Emit *e, Ref r, const Names *names, const char **shared, const Depth *d, Depth depth) {
     const Kernel *k = e->k;
+    const int *uses = count_uses(e, r, shared);
+    const char **less_key = NEWN(k->arena, const char *, (size_t)r + 1);
     for (Ref i = 1; i <= r; i++) {
         int a = uses[i] ? key_against(k, &k->nodes.n[i], d) : -1;
-        if (a < 0) continue;
+        if (a < 0 || shared[i]) continue;
         const Node *n = &k->nodes.n[i];
-        const char *x = declare_part(e, n->arg[a], names, shared, " - k0"), *op = ag_op[n->op].spelling;
+        if (d[n->arg[a]] > depth) continue;
+        if (!less_key[n->arg[a]]) less_key[n->arg[a]] = declare_part(e, n->arg[a], names, shared, true);
+        const char *x = less_key[n->arg[a]], *op = ag_op[n->op].spelling;
         shared[i] = a == 1 ? ag_fmt(k->arena, "(%s %s %s)", names->col, op, x).s : ag_fmt(k->arena, "(%s %s %s)", x, op, names->col).s;
+    }
+}
+
+/* How far what a load has in front of its columns is known. */
+static Depth depth_of_base(const Kernel *k, Ref r, const Depth *d) {
+    const Node *n = &k->nodes.n[r];
+    Depth base = DEPTH_BLOCK;
+    for (int i = 0; i < n->nsub; i++)
+        if (!(d[n->sub[i]] & DEPTH_COLUMN)) base |= d[n->sub[i]];
+    return base;
+}
+
+static void emit_bases(Emit *e, Ref r, const Names *names, const char *const *shared, const Depth *d, Depth depth) {
+    const int *uses = count_uses(e, r, shared);
+    for (Ref i = 1; i <= r; i++) {
+        bool load = uses[i] && e->k->nodes.n[i].op == OP_LOAD && !shared[i] && d[i] & DEPTH_COLUMN && !e->base[i].at;
+        if (load && depth_of_base(e->k, i, d) <= depth) ag_emit_base(e, i, names, shared, d);
+    }
+}
+
+/* Is a part of depth d to be declared? */
+static bool is_part(Depth d, Depth root, Share what, int uses, bool load) {
+    switch (what) {
+    case SHARE_ROW: return d == DEPTH_ROW && root & DEPTH_COLUMN;
+    case SHARE_COLUMN: return d == DEPTH_COLUMN;
+    default: return uses > 1 || load;
     }
 }
 
 void ag_emit_shared(Emit *e, Ref r, const Names *names, const char **shared, Share what) {
     const Kernel *k = e->k;
     const Depth *d = depths(k, r);
-    const int *uses = count_uses(k, r, shared);
-    if (what == SHARE_ROW && d[r] == DEPTH_ELEMENT) {
-        share_key_comparisons(e, r, names, shared, uses, d);
-        uses = count_uses(k, r, shared);
-    }
+    if (what == SHARE_ROW && d[r] & DEPTH_COLUMN) share_key_comparisons(e, r, names, shared, d, DEPTH_ROW);
+    const int *uses = count_uses(e, r, shared);
     for (Ref i = 1; i < r; i++) {
         const Node *n = &k->nodes.n[i];
-        bool row = d[i] == DEPTH_ROW && d[r] == DEPTH_ELEMENT;
-        if (!uses[i] || shared[i] || ag_op[n->op].arity == 0) continue;
-        if (what == SHARE_ROW ? row : uses[i] > 1) shared[i] = declare_part(e, i, names, shared, "");
+        bool load = n->op == OP_LOAD;
+        if (!uses[i] || shared[i] || (ag_op[n->op].arity == 0 && !load)) continue;
+        if (is_part(d[i], d[r], what, uses[i], load)) shared[i] = declare_part(e, i, names, shared, false);
     }
+    if (what == SHARE_ROW && e->base) emit_bases(e, r, names, shared, d, DEPTH_ROW);
 }
 
-bool ag_reads_key(const Emit *e, Ref r, const char *const *shared) {
-    const int *uses = count_uses(e->k, r, shared);
+void ag_emit_block_parts(Emit *e, Ref r, const Names *names, const char **shared) {
+    const Depth *d = depths(e->k, r);
+    share_key_comparisons(e, r, names, shared, d, DEPTH_BLOCK);
+    emit_bases(e, r, names, shared, d, DEPTH_BLOCK);
+}
+
+bool ag_reads_axis(const Emit *e, Ref r, const char *const *shared, Axis axis) {
+    const int *uses = count_uses(e, r, shared);
     for (Ref i = 1; i <= r; i++)
-        if (uses[i] && e->k->nodes.n[i].op == OP_AXIS && e->k->nodes.n[i].index == AX_K) return true;
+        if (uses[i] && e->k->nodes.n[i].op == OP_AXIS && e->k->nodes.n[i].index == (int)axis) return true;
     return false;
 }

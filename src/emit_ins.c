@@ -143,18 +143,20 @@ static void emit_fill(Emit *e, const Ins *i) {
             mt, v->cols / 8, v->name.s, x);
 }
 
-/* Position and head of row (mi, r), if the expression asks. */
-static void row_axes(Emit *e, const Ins *i) {
+/* Position and head of row (mi, r), if asked for. */
+static void row_axes(Emit *e, const Ins *i, bool query, bool head) {
     int pack = e->k->pack;
-    bool query = ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q);
     if (query && e->k->entries) /* rows behind the tile's entries are those of the last */
         ag_emit_line(e, "const int q = query_of(entries, min(%s + quot(%s + mi * 16 + r * 8, %d), end - 1)) + args.off;", ag_emit_text(e, i->e[1]),
                      e->lane_row, pack);
     if (query && !e->k->entries && pack == 1) ag_emit_line(e, "const int q = %s + %s + mi * 16 + r * 8;", ag_emit_text(e, i->e[1]), e->lane_row);
     if (query && !e->k->entries && pack > 1)
         ag_emit_line(e, "const int q = %s + quot(%s + mi * 16 + r * 8, %d);", ag_emit_text(e, i->e[1]), e->lane_row, pack);
-    if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_H))
-        ag_emit_line(e, "const int h = %s + rem(%s + mi * 16 + r * 8, %d);", ag_emit_text(e, i->e[3]), e->lane_row, pack);
+    if (head) ag_emit_line(e, "const int h = %s + rem(%s + mi * 16 + r * 8, %d);", ag_emit_text(e, i->e[3]), e->lane_row, pack);
+}
+
+static void all_row_axes(Emit *e, const Ins *i) {
+    row_axes(e, i, ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_Q), ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_H));
 }
 
 static bool uses(const Kernel *k, const Block *b, int v) {
@@ -191,7 +193,7 @@ static void emit_any(Emit *e, const Ins *i) {
     ag_emit_line(e, "bool any%d = false;", i->e[0]);
     ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", mt);
     e->indent++;
-    row_axes(e, i);
+    all_row_axes(e, i);
     ag_emit_shared(e, i->e[0], &n, shared, SHARE_ELEMENT);
     ag_emit_line(e, "any%d |= %s;", i->e[0], expr(e, i->e[0], &n, shared));
     e->indent--;
@@ -307,14 +309,17 @@ static Buf captured(Emit *e, const Ins *i, const Names *n, const char **shared, 
     e->out = out;
     return b;
 }
-static void row_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
-    row_axes(e, i);
+static void first_key(Emit *e, const Ins *i) {
     if (ag_expr_uses(e->k, i->e[0], OP_AXIS, AX_K))
         ag_emit_line(e, "const int k0 = %s + %s; // the lane's first key", ag_emit_text(e, i->e[2]), e->lane_col);
-    ag_emit_shared(e, i->e[0], n, shared, SHARE_ROW);
+}
+static void row_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
+    all_row_axes(e, i);
+    first_key(e, i);
+    ag_emit_shared(e, i->e[0], n, shared, val(e, i->dst)->space == SPACE_ROW ? SHARE_ELEMENT : SHARE_ROW);
 }
 static void element_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
-    if (ag_reads_key(e, i->e[0], shared)) ag_emit_line(e, "const int k = k0 + %s;", n->col);
+    if (ag_reads_axis(e, i->e[0], shared, AX_K)) ag_emit_line(e, "const int k = k0 + %s;", n->col);
     ag_emit_shared(e, i->e[0], n, shared, SHARE_ELEMENT);
 }
 /* A loop head, its constants, and what stands in it; braces only around more than one statement. */
@@ -388,6 +393,60 @@ static void emit_map_loops(Emit *e, const Ins *i) {
     close_loop(e, &s.row);
 }
 
+/* Rows whose constants are elements of arrays: declared here, set in a loop of their own. */
+static void row_arrays(Emit *e, const Ins *i, const Names *n, const char **shared) {
+    all_row_axes(e, i);
+    size_t axes = e->out->n;
+    ag_emit_shared(e, i->e[0], n, shared, SHARE_ROW);
+    if (e->out->n == axes) e->out->n = 0; /* nothing asks for them */
+}
+static void inner_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
+    row_axes(e, i, ag_reads_axis(e, i->e[0], shared, AX_Q), ag_reads_axis(e, i->e[0], shared, AX_H));
+    ag_emit_shared(e, i->e[0], n, shared, SHARE_ELEMENT);
+}
+
+/* Columns outside, rows inside: for what is read of captured tensors once per column. */
+static void emit_map_columns(Emit *e, const Ins *i) {
+    const Val *v = val(e, i->dst);
+    const char *rows = ag_fmt(e->k->arena, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++)", ag_frag_mt(e->k, v)).s;
+    const char **shared = NEWN(e->k->arena, const char *, (size_t)e->k->nodes.len);
+    Names n = {.mi = "mi", .ni = "ni", .ei = element_text[2], .r = "r", .col = col_text[2]};
+    Buf arrays = {0};
+    ag_emit_line(e, "{");
+    e->indent++;
+    first_key(e, i);
+    ag_emit_block_parts(e, i->e[0], &n, shared);
+    e->arrays = &arrays;
+    e->row_tiles = ag_frag_mt(e->k, v);
+    e->indent++;
+    Buf row = captured(e, i, &n, shared, row_arrays);
+    e->indent--;
+    e->arrays = NULL;
+    ag_putn(e->out, arrays.s, arrays.n);
+    if (row.n) {
+        ag_emit_line(e, "%s {", rows);
+        ag_putn(e->out, row.s, row.n);
+        ag_emit_line(e, "}");
+    }
+    ag_emit_line(e, "UNROLL for (int ni = 0; ni < %d; ni++) UNROLL for (int e = 0; e < 2; e++) {", v->cols / 8);
+    e->indent++;
+    if (ag_reads_axis(e, i->e[0], shared, AX_K)) ag_emit_line(e, "const int k = k0 + %s;", n.col);
+    ag_emit_shared(e, i->e[0], &n, shared, SHARE_COLUMN);
+    e->indent++;
+    Buf inner = captured(e, i, &n, shared, inner_constants);
+    e->indent--;
+    open_loop(e, rows, &inner);
+    ag_emit_line(e, "%s[mi][ni][%s] = %s;", v->name.s, n.ei, expr(e, i->e[0], &n, shared));
+    close_loop(e, &inner);
+    e->indent--;
+    ag_emit_line(e, "}");
+    e->indent--;
+    ag_emit_line(e, "}");
+    e->out->oom |= arrays.oom | row.oom;
+    ag_buf_free(&arrays);
+    ag_buf_free(&row);
+}
+
 /* Into an A operand: register r of k16 step ki holds columns of accumulator tiles 2 ki and 2 ki + 1. */
 static void map_operand(Emit *e, const Ins *i) {
     const Val *v = val(e, i->dst);
@@ -400,11 +459,17 @@ static void map_operand(Emit *e, const Ins *i) {
 }
 
 static void emit_map(Emit *e, const Ins *i) {
+    const Val *v = val(e, i->dst);
+    bool wide = v->space == SPACE_FRAG;
     ag_emit_declare(e, i->dst);
-    if (val(e, i->dst)->layout == LAYOUT_A)
+    e->base = wide ? NEWN(e->k->arena, Base, (size_t)e->k->nodes.len) : NULL;
+    if (v->layout == LAYOUT_A)
         map_operand(e, i);
+    else if (wide && ag_loads_column(e->k, i->e[0]))
+        emit_map_columns(e, i);
     else
         emit_map_loops(e, i);
+    e->base = NULL;
 }
 
 static void emit_reduce(Emit *e, const Ins *i) {

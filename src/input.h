@@ -149,6 +149,7 @@ typedef struct Spec {
     int nlet;
     Ast *score; /* float; NULL = s itself */
     Ast *mask;  /* bool; NULL = every key */
+    Ast *plus;  /* float, one for each query: what the softmax's denominator has besides; NULL = nothing */
     Input *input;
     int ninput;
     Derive *derive;
@@ -175,7 +176,11 @@ Ast *ag_expr_read(Diag *d, Spec *spec, const Doc *text, Type want);
 /* Prints with the fewest parentheses that parse back to the same tree; names as the spec has them. */
 void ag_expr_print(Buf *out, const Spec *spec, const Ast *e);
 void ag_spec_print(Buf *out, const Spec *spec); /* spec_print.c: as YAML that reads back to the same spec */
-/* ---- spec_shape.c: sizes of what a spec names, for the sizes of a launch */
+/* ---- spec_shape.c: sizes of what a spec names, for the sizes of a launch; and what of inputs its scores read */
+/* Does its score or mask (of a plain spec) read elements of captured tensors that differ from query to query and from key to key? */
+bool ag_reads_elements(const Spec *spec);
+bool ag_scores_positions(const Spec *spec); /* does its score read q or k? */
+bool ag_scores_captured(const Spec *spec);  /* does a score or mask, of a branch too, read captured tensors? */
 int64_t ag_input_extent(const Spec *spec, int input, int dim, const int64_t size[SZ_COUNT]); /* elements of one dim */
 int ag_source_cols(const Spec *spec, SpecRef keys_or_values);                                /* D or Dv */
 int64_t ag_pool_count(const Derive *pool, int64_t Sk);                                       /* pooled rows */
@@ -241,6 +246,7 @@ typedef struct Schedule {
     struct {
         unsigned dtypes;     /* bit per DType, 0: any */
         bool masked;         /* specs with a mask only */
+        bool elements;       /* specs that read elements (ag_reads_elements) only */
         int64_t max_queries; /* launches with up to so many only, 0: any */
     } default_for;           /* without a schedule of the user's: for what a shipped one is taken */
     bool has_lists;          /* closed for a spec with block lists */

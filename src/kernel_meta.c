@@ -154,8 +154,8 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kerne
         m->tensor[i].dim[3] = i == TEN_V || i == TEN_O ? SZ_DV : SZ_D;
     }
     m->ntensor = (uint32_t)ag_program_count(spec);
-    if (!spec->nbranch) return;
     for (int i = 0; i < spec->ninput; i++) set_input(m, &m->tensor[ag_program_input(i)], spec, &spec->input[i]);
+    if (!spec->nbranch) return;
     for (int i = 0; i < spec->nderive; i++) set_derive(m, &m->tensor[ag_program_derive(spec, i)], spec, &spec->derive[i]);
     for (int i = 0; i < spec->nbranch; i++) {
         if (i > 0) {
@@ -172,7 +172,7 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kerne
 
 /* What no kernel takes is no argument, or has no room in the workspace. */
 static void drop_unused(ProgramMeta *m, const Spec *spec) {
-    for (uint32_t i = 0; spec->nbranch && i < m->ntensor; i++) {
+    for (uint32_t i = spec->nbranch ? 0 : TEN_COUNT; i < m->ntensor; i++) {
         bool used = false;
         for (uint32_t k = 0; k < m->nkernel; k++) used |= memchr(m->kernel[k].tensor, (int)i, META_KERNEL_TENSORS) != NULL;
         if (used) continue;

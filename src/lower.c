@@ -3,6 +3,7 @@
  *   s   = (sum d: q * k) * scale          score = the spec's, of s          x = score where the mask holds, else -inf
  *   mx  = max k: x      e = exp(x - mx)   den = sum k: e
  *   o   = sum k: e * (1 / den) * v, or 0 if den is 0        lse = mx + log(den)
+ * With a term exp(y) in the denominator, M = max(mx, y):  den * exp(mx - M) + exp(y - M) in place of den, exp(mx - M) in place of 1, lse from M.
  * A row that sees no key has mx = -inf and den = 0: finite(mx) keeps e at 0 there, so that o = 0 and lse = -inf without a NaN. */
 #include <math.h>
 
@@ -38,6 +39,26 @@ static Ref size(const Lower *l, int index, Span at) {
     return ag_node_leaf(l->p, OP_SIZE, T_INT, index, at);
 }
 
+static Ref lower(const Lower *l, const Ast *e);
+
+/* An element of a captured tensor.  The axis q alone, for a dim of queries, counts rows from 0; positions count from `off`. */
+static Ref lower_input(const Lower *l, const Ast *e) {
+    const Input *in = &l->spec->input[e->index];
+    Node n = {.op = OP_LOAD, .type = e->type, .index = TEN_COUNT + e->index, .nsub = e->nsub, .span = e->span};
+    if (e->nsub > LEN(n.sub)) {
+        ag_unsupported(l->d, e->span, "'%.*s' has %d dims; kernels of this version of attngen read tensors of at most %d", STRF(in->name), e->nsub,
+                       LEN(n.sub));
+        return ag_node_intern(l->p, (Node){.op = OP_CONST, .value = {.type = e->type}});
+    }
+    for (int i = 0; i < e->nsub; i++) {
+        const Dim *d = &in->dim[i];
+        bool queries = d->kind == DIM_AXIS && d->axis == AX_Q, single = d->kind == DIM_CONST && d->n.n == 1;
+        n.sub[i] = single ? ag_node_int(l->p, 0) : lower(l, e->sub[i]);
+        if (queries && e->sub[i]->op == OP_AXIS && e->sub[i]->index == AX_Q) n.sub[i] = op(l, OP_SUB, n.sub[i], size(l, SZ_OFF, (Span){0}), 0);
+    }
+    return ag_node_intern(l->p, n);
+}
+
 static Ref lower(const Lower *l, const Ast *e) {
     switch (e->op) {
     case OP_SCORE: return l->s;
@@ -45,7 +66,7 @@ static Ref lower(const Lower *l, const Ast *e) {
     case OP_CONST: return constant(l, e->value, e->span);
     case OP_PARAM: return param(l, e->index, e->span);
     case OP_SIZE: return size(l, e->index, e->span);
-    case OP_LOAD: ag_unsupported(l->d, e->span, "captured tensors ('inputs') are not in this version of attngen"); return ag_node_float(l->p, 0);
+    case OP_LOAD: return lower_input(l, e);
     case OP_AXIS: return ag_node_leaf(l->p, OP_AXIS, T_INT, e->index, e->span);
     default: break;
     }
@@ -80,6 +101,17 @@ static Ref lower_score(Lower *l) {
     return ag_node_op(l->p, OP_SELECT, lower(l, spec->mask), score, ag_node_float(l->p, -INFINITY), spec->mask->span);
 }
 
+/* A term in the denominator, exp(y): that of a key whose value is 0.  With M = max(mx, y) the sum under mx counts exp(mx - M) times, *share, and *all = den * *share +
+ * exp(y - M), which neither overflows nor vanishes.  *top: mx, then M. */
+static void lower_plus(const Lower *l, Ref den, Ref *share, Ref *all, Ref *top) {
+    const Ast *e = l->spec->plus;
+    Ref y = e->op == OP_EXP ? lower(l, e->arg[0]) : ag_node_op(l->p, OP_LOG, lower(l, e), 0, 0, e->span);
+    Ref mx = *top, most = op(l, OP_FINITE, op(l, OP_MAX, mx, y, 0), 0, 0);
+    *share = ag_node_op(l->p, OP_EXP, op(l, OP_SUB, mx, most, 0), 0, 0, e->span);
+    *all = op(l, OP_ADD, op(l, OP_MUL, den, *share, 0), ag_node_op(l->p, OP_EXP, op(l, OP_SUB, y, most, 0), 0, 0, e->span), 0);
+    *top = l->p->n[most].arg[0];
+}
+
 /* What the passes after this one cannot do yet. */
 static void refuse(Diag *d, const Spec *spec) {
     if (spec->nderive) ag_unsupported(d, spec->derive[0].span, "derived tensors ('derive') are not in this version of attngen");
@@ -106,10 +138,12 @@ Math *ag_lower(Diag *d, const Spec *spec) {
     Ref e = ag_node_op(l.p, OP_EXP, op(&l, OP_SUB, x, op(&l, OP_FINITE, mx, 0, 0), 0), 0, 0, at);
     Ref den = reduce(&l, OP_RSUM, AX_K, e, at);
     Ref seen = op(&l, OP_NE, den, zero, 0); /* a row without keys has 0; one with a NaN keeps it */
-    Ref inv = op(&l, OP_SELECT, seen, op(&l, OP_DIV, one, den, 0), zero);
+    Ref share = one, all = den, top = mx;
+    if (spec->plus) lower_plus(&l, den, &share, &all, &top);
+    Ref inv = op(&l, OP_SELECT, seen, op(&l, OP_DIV, share, all, 0), zero);
     Ref o = reduce(&l, OP_RSUM, AX_K, op(&l, OP_MUL, op(&l, OP_MUL, e, inv, 0), load(&l, TEN_V), 0), at);
     o = op(&l, OP_SELECT, seen, o, zero); /* whatever v holds */
-    Ref lse = op(&l, OP_ADD, mx, op(&l, OP_LOG, den, 0, 0), 0);
+    Ref lse = op(&l, OP_ADD, top, op(&l, OP_LOG, all, 0, 0), 0);
     m->out[m->nout++] = (MathOut){TEN_O, o};
     m->out[m->nout++] = (MathOut){TEN_LSE, lse};
     return m;

@@ -50,12 +50,18 @@ static void check_types(const Check *c, Ref r) {
 
 static void check_load(const Check *c, Ref r) {
     const Node *n = &c->p->n[r];
-    if (n->index < 0 || n->index >= TEN_COUNT || c->m->tensor[n->index].output) {
+    int input = n->index - TEN_COUNT;
+    if (n->index < 0 || input >= c->m->spec->ninput || (input < 0 && c->m->tensor[n->index].output)) {
         ag_internal(c->m->d, "math node %d (%s): there is no input %d", NODE(c, r), n->index);
         return;
     }
-    const MathTensor *t = &c->m->tensor[n->index];
-    if (n->nsub != t->rank) ag_internal(c->m->d, "math node %d (%s): %d subscripts for %s, which has %d dims", NODE(c, r), n->nsub, t->name, t->rank);
+    const Input *in = input < 0 ? NULL : &c->m->spec->input[input];
+    Str name = in ? in->name : ag_str(c->m->tensor[n->index].name);
+    int rank = in ? in->rank : c->m->tensor[n->index].rank;
+    Type type = in ? ag_dtype_value(in->type) : T_FLOAT;
+    if (n->nsub != rank) ag_internal(c->m->d, "math node %d (%s): %d subscripts for %.*s, which has %d dims", NODE(c, r), n->nsub, STRF(name), rank);
+    if (n->type != type)
+        ag_internal(c->m->d, "math node %d (%s): is of type %s, %.*s has %s", NODE(c, r), ag_type_name(n->type), STRF(name), ag_type_name(type));
     for (int i = 0; i < n->nsub; i++) {
         bool before = n->sub[i] > 0 && n->sub[i] < r;
         if (!before || c->p->n[n->sub[i]].type != T_INT) ag_internal(c->m->d, "math node %d (%s): subscript %d is no int before it", NODE(c, r), i);
@@ -131,8 +137,10 @@ static bool exists(const Check *c, Ref r) { return r > 0 && r < c->p->len; }
 static bool *closure(const Check *c, Ref r) {
     bool *in = NEWN(c->p->arena, bool, (size_t)c->p->len);
     in[r] = true;
-    for (; r > 0; r--)
+    for (; r > 0; r--) {
         for (int i = 0; i < 3 && in[r]; i++) in[c->p->n[r].arg[i]] = true;
+        for (int i = 0; i < c->p->n[r].nsub && in[r]; i++) in[c->p->n[r].sub[i]] = true;
+    }
     return in;
 }
 
@@ -197,7 +205,8 @@ static void check_range(const Check *c) {
     if (g->mask && (!exists(c, g->mask) || c->p->n[g->mask].type != T_BOOL)) ag_internal(c->m->d, "math range: the mask is no bool");
     for (int i = 0; i < LEN(bound); i++) {
         if (!bound[i]) continue;
-        if (!exists(c, bound[i]) || c->p->n[bound[i]].type != T_INT || c->p->n[bound[i]].axes)
+        const uint8_t inside = 1 << AX_Q | AXES_INNER;
+        if (!exists(c, bound[i]) || c->p->n[bound[i]].type != T_INT || c->p->n[bound[i]].axes & inside)
             ag_internal(c->m->d, "math range: bound %d is no int that is the same for a whole tile", i);
     }
     if (g->never_plain && (g->plain_lo || g->plain_hi)) ag_internal(c->m->d, "math range: no key is plain, yet there are bounds");

@@ -46,6 +46,9 @@ static void use(Dump *d, Ref r) {
     if (d->uses[r] < 2) d->uses[r]++;
 }
 
+/* Subscripts that are printed: of captured tensors alone. */
+static int shown_subs(const Node *n) { return n->op == OP_LOAD && n->index >= TEN_COUNT ? n->nsub : 0; }
+
 static void count_uses(Dump *d) {
     const Math *m = d->m;
     for (int i = 0; i < m->nout; i++) use(d, m->out[i].value);
@@ -57,6 +60,7 @@ static void count_uses(Dump *d) {
             use(d, n->arg[i]);
             if (level_of(&m->nodes.n[n->arg[i]]) > level_of(n)) d->apart[n->arg[i]] = true;
         }
+        for (int i = 0; i < shown_subs(n) && d->uses[r]; i++) use(d, n->sub[i]);
     }
 }
 
@@ -76,13 +80,30 @@ static bool has_line(const Dump *d, Ref r) {
 
 /* ---- expressions */
 
+static const char *name_node(void *payload, const Node *n);
+
+/* "bias[b, h, q - off, k]" */
+static const char *element_text(const Dump *d, const Node *n) {
+    Arena *a = d->m->nodes.arena;
+    Buf text = {0};
+    ag_put(&text, "%.*s", STRF(d->m->spec->input[n->index - TEN_COUNT].name));
+    for (int i = 0; i < n->nsub; i++) {
+        ag_put(&text, i ? ", " : "[");
+        ag_node_print(&text, &d->m->nodes, n->sub[i], name_node, (void *)d);
+    }
+    if (n->nsub) ag_put(&text, "]");
+    const char *s = ag_str_copy(a, (Str){text.s ? text.s : "", (int)text.n}).s;
+    ag_buf_free(&text);
+    return s;
+}
+
 static const char *name_node(void *payload, const Node *n) {
     const Dump *d = payload;
     Ref r = (Ref)(n - d->m->nodes.n);
     Arena *a = d->m->nodes.arena;
     if (r != d->top && d->name[r]) return d->name[r];
     switch (n->op) {
-    case OP_LOAD: return d->m->tensor[n->index].name;
+    case OP_LOAD: return n->index < TEN_COUNT ? d->m->tensor[n->index].name : element_text(d, n);
     case OP_PARAM: return ag_str_copy(a, d->m->spec->param[n->index].name).s;
     case OP_CARRY: return ag_fmt(a, "%.*s%s", STRF(d->m->stream[0].carry[n->index].name), d->in_step && !n->old ? "'" : "").s;
     default: return NULL;
@@ -141,7 +162,9 @@ static void define(Dump *d, Ref root, bool stepwise) {
     want[root] = true;
     for (Ref r = root; r > 0; r--) {
         if (!want[r] || d->name[r]) continue;
-        for (int i = 0; i < 3; i++) want[d->m->nodes.n[r].arg[i]] = true;
+        const Node *n = &d->m->nodes.n[r];
+        for (int i = 0; i < 3; i++) want[n->arg[i]] = true;
+        for (int i = 0; i < shown_subs(n); i++) want[n->sub[i]] = true;
     }
     for (Ref r = 1; r <= root; r++)
         if (want[r] && !d->name[r] && has_line(d, r) && (stepwise || !d->stepwise[r])) put_line(d, r);
@@ -161,6 +184,19 @@ static void put_value(Buf *out, const Scalar *v) {
     if (v->type == T_FLOAT) ag_put_double(out, v->u.f);
 }
 
+/* "input   doc[b, k] i32" */
+static void put_input(Dump *d, const Input *in) {
+    ag_put(d->out, "input   %.*s[", STRF(in->name));
+    for (int i = 0; i < in->rank; i++) {
+        if (i) ag_put(d->out, ", ");
+        if (in->dim[i].kind == DIM_AXIS)
+            ag_put(d->out, "%s", ag_axis_name[in->dim[i].axis]);
+        else
+            ag_put(d->out, "%d", in->dim[i].n.n);
+    }
+    ag_put(d->out, "] %s\n", ag_dtype_name[in->type]);
+}
+
 static void put_head(Dump *d) {
     const Spec *s = d->m->spec;
     ag_put(d->out, "program %.*s   D %d  Dv %d  %s\n", STRF(s->name), s->D, s->Dv, ag_dtype_name[s->dtype]);
@@ -168,6 +204,7 @@ static void put_head(Dump *d) {
     ag_put(d->out, "input   ");
     for (int i = TEN_Q; i <= TEN_V; i++) ag_put(d->out, i ? "   " : ""), put_tensor(d, &d->m->tensor[i]);
     ag_put(d->out, "\n");
+    for (int i = 0; i < s->ninput; i++) put_input(d, &s->input[i]);
     for (int i = 0; i < s->nparam; i++) {
         const Param *p = &s->param[i];
         ag_put(d->out, "param   %.*s %s%s", STRF(p->name), ag_type_name(p->type), p->positive ? " > 0" : "");

@@ -7,6 +7,7 @@
 #include "input.h"
 #include "node.h"
 
+/* The tensors that every attention has.  A LOAD of tensor TEN_COUNT + i is an element of the spec's input i, 0 (false) where a subscript is outside of its dim. */
 enum { TEN_Q, TEN_K, TEN_V, TEN_O, TEN_LSE, TEN_COUNT };
 typedef struct MathTensor {
     const char *name;

@@ -22,11 +22,13 @@ typedef struct Hoist {
 static bool is_chain(const Node *n) { return ag_op_has(n->op, 'A') && ag_op_has(n->op, 'C'); }
 
 static void count_uses(Hoist *h) {
-    for (Ref r = 1; r < h->from->len; r++)
-        for (int i = 0; i < 3; i++) {
-            uint8_t *uses = &h->uses[h->from->n[r].arg[i]];
+    for (Ref r = 1; r < h->from->len; r++) {
+        const Node *n = &h->from->n[r];
+        for (int i = 0; i < 3 + n->nsub; i++) {
+            uint8_t *uses = &h->uses[i < 3 ? n->arg[i] : n->sub[i - 3]];
             if (*uses < 2) ++*uses;
         }
+    }
 }
 
 /* The operands of the chain of `op` under r, left to right; false if there are too many. */

@@ -217,6 +217,7 @@ typedef struct Shorten {
 
 static const char *shorten(void *payload, const Node *n) {
     Shorten *s = payload;
+    if (n->op == OP_LOAD && n->index >= TEN_COUNT) return ag_str_copy(s->m->nodes.arena, s->m->spec->input[n->index - TEN_COUNT].name).s;
     if (n->op == OP_LOAD) return s->m->tensor[n->index].name;
     if (n->op == OP_PARAM) return ag_str_copy(s->m->nodes.arena, s->m->spec->param[n->index].name).s;
     return ag_op[n->op].arity && --s->left < 0 ? "..." : NULL;

@@ -19,6 +19,7 @@ typedef struct Ranges {
     const Spec *spec;
     Nodes *p;
     int64_t keys; /* k is below */
+    uint8_t tile; /* axes that are the same for all of a tile */
     int budget;   /* conditions still looked into: shared ones are visited once per use */
 } Ranges;
 
@@ -35,7 +36,7 @@ typedef struct Affine {
     int64_t k, q, c; /* coefficients, constant */
     Ref size[SZ_COUNT];
     int64_t size_coef[SZ_COUNT];
-    Ref other; /* one other integer that is the same for all heads, batches, q and k; 0: none */
+    Ref other; /* one other integer that is the same for all of a tile: a parameter, or an element of a captured tensor by b; 0: none */
     int64_t other_coef;
     bool ok;
 } Affine;
@@ -81,7 +82,7 @@ static void add_scaled(Ranges *g, Affine *a, Ref r, int64_t by) {
         a->ok = false;
         return;
     }
-    if (n.axes == 0 && !bounded(g->p, r, 0)) {
+    if (!(n.axes & ~g->tile) && !bounded(g->p, r, 0)) {
         add_other(a, r, by);
         return;
     }
@@ -297,7 +298,12 @@ enum { BUDGET = 4096 };
 
 void ag_pass_ranges(Fn *fn) {
     Math *m = fn->math;
-    Ranges g = {m->spec, &m->nodes, fn->pool ? AG_POSITION_LIMIT / fn->pool->stride.n + 1 : AG_POSITION_LIMIT, BUDGET};
+    bool one_head = !fn->program && fn->sched && !fn->sched->f[F_PACK_GQA].v;
+    Ranges g = {.spec = m->spec,
+                .p = &m->nodes,
+                .keys = fn->pool ? AG_POSITION_LIMIT / fn->pool->stride.n + 1 : AG_POSITION_LIMIT,
+                .tile = (uint8_t)(1 << AX_B | (one_head ? 1 << AX_H : 0)),
+                .budget = BUDGET};
     Ref mask = find_mask(m);
     m->range = mask ? condition(&g, mask, false) : everything;
     m->range.mask = mask;

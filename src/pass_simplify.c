@@ -179,7 +179,14 @@ static Ref absorb(Simplify *s, const Term *p, Ref x) {
     return uniform(s, x) ? times(s, x, build_factors(s, p)) : 0;
 }
 
-/* p * x.  Over a sum with a term that is the same for all k, so that the rest is one multiply-add per element. */
+static Ref absorb_or_multiply(Simplify *s, const Term *p, Ref x) {
+    s->budget = ABSORB_BUDGET;
+    Ref r = absorb(s, p, x);
+    return r ? r : times(s, x, build_factors(s, p));
+}
+
+/* p * x.  Over a sum with a term that is the same for all k, so that the rest is one multiply-add per element.  No further: what is left of a score less its maximum
+ * is that score then, which is there for the maximum. */
 static Ref push(Simplify *s, const Term *p, Ref x) {
     if (is_one(p)) return x;
     s->budget = ABSORB_BUDGET;
@@ -188,7 +195,7 @@ static Ref push(Simplify *s, const Term *p, Ref x) {
     const Node n = s->p->n[x];
     bool sum = n.op == OP_ADD || n.op == OP_SUB;
     if (!sum || (!uniform(s, n.arg[0]) && !uniform(s, n.arg[1]))) return times(s, x, build_factors(s, p));
-    Ref a = push(s, p, n.arg[0]), b = push(s, p, n.arg[1]);
+    Ref a = absorb_or_multiply(s, p, n.arg[0]), b = absorb_or_multiply(s, p, n.arg[1]);
     return fold(s, n.op, a, b, n.span);
 }
 

@@ -10,6 +10,7 @@
  *   sums      old value times factor; body materialised; row sums, or an mma with the tile of the tensor that has k and d
  * Values that vary with fewer axes than their use are computed once per block, or once per row (Node.axes, from hoist). */
 #include <assert.h>
+#include <math.h>
 
 #include "program.h"
 #include "tiler.h"
@@ -62,6 +63,9 @@ static Level level_of(const Tiler *t, const Node *n) {
     return n->axes & rows ? LEVEL_ROW : LEVEL_ONCE;
 }
 
+/* Is the value of a row the same in all steps?  Then it is computed before them. */
+static bool steady(const Tiler *t, Ref r) { return t->here == t->step && !t->gather && t->moves && !t->moves[r]; }
+
 /* Computes math node r once per block or per row, ahead of its use, and remembers where. */
 static int materialise_low(Tiler *t, Ref r, Level level, const char *name) {
     if (t->held[r] >= 0) return t->held[r];
@@ -71,11 +75,28 @@ static int materialise_low(Tiler *t, Ref r, Level level, const char *name) {
         return t->held[r] = ag_tiler_let(t, t->pre, name, e, NULL);
     }
     int v = row(t, name ? ag_str(name) : ag_fmt(t->k->arena, "r%d", t->nrow++));
-    Ins *i = ag_tiler_add(t, t->here, TI_MAP, v, NULL);
+    Ins *i = ag_tiler_add(t, steady(t, r) ? t->pre : t->here, TI_MAP, v, NULL);
     i->e[0] = e;
     i->span = t->m->nodes.n[r].span;
     set_positions(t, i);
     return t->held[r] = v;
+}
+
+/* An element of a captured tensor, by the kernel's own number of the tensor. */
+static Ref element(Tiler *t, Ref r) {
+    Node n = t->m->nodes.n[r];
+    const Input *in = &t->m->spec->input[n.index - TEN_COUNT];
+    for (int i = 0; i < in->rank && t->pooled; i++)
+        if (in->dim[i].kind == DIM_AXIS && in->dim[i].axis == AX_K) {
+            ag_unsupported(t->d, n.span,
+                           "'%.*s' has a dim k, and the keys of this branch are pooled: this version of attngen does not read one there",
+                           STRF(in->name));
+            ag_stop(t->d);
+        }
+    n.index = ag_output_input(t->k, t->m->spec, n.index - TEN_COUNT, n.span);
+    for (int i = 0; i < n.nsub; i++) n.sub[i] = ag_tiler_expr(t, n.sub[i], t->level);
+    n.axes = 0;
+    return ag_node_intern(&t->k->nodes, n);
 }
 
 static Ref swap_node(void *payload, Ref r) {
@@ -91,6 +112,8 @@ static Ref swap_node(void *payload, Ref r) {
         if (n->index == AX_H) return t->k->pack > 1 ? 0 : val(t, t->h);
         return n->index == AX_G ? val(t, t->g) : 0;
     case OP_LOAD:
+        if (n->index >= TEN_COUNT) break;
+        /* fall through */
     case OP_RSUM:
     case OP_RMAX:
         ag_unsupported(t->d, n->span, "this needs `%s` of single elements, which no kernel of this version loads", ag_op[n->op].name);
@@ -98,8 +121,11 @@ static Ref swap_node(void *payload, Ref r) {
     default: break;
     }
     Level own = level_of(t, n);
-    bool worth = ag_op[n->op].arity > 0 && own < t->level && (own == LEVEL_ONCE || n->type == T_FLOAT);
-    return worth ? val(t, materialise_low(t, r, own, NULL)) : 0;
+    if (n->op == OP_LOAD && own == LEVEL_ONCE) /* once for all that ask, bounds of the keys among them */
+        return val(t, t->held[r] = ag_tiler_let(t, t->pre, ag_fmt(t->k->arena, "c%d", t->nonce++).s, element(t, r), NULL));
+    bool worth = (ag_op[n->op].arity > 0 || n->op == OP_LOAD) && own < t->level && (own == LEVEL_ONCE || n->type == T_FLOAT);
+    if (worth) return val(t, materialise_low(t, r, own, NULL));
+    return n->op == OP_LOAD ? element(t, r) : 0;
 }
 
 /* e with `to` in place of every `from`.  Operands have smaller indices, so each node is done once however often it is used. */
@@ -136,6 +162,8 @@ static bool reads(const Tiler *t, Ref root, Ref node, uint8_t *seen) {
     const Node *n = &t->m->nodes.n[root];
     for (int i = 0; i < 3; i++)
         if (reads(t, n->arg[i], node, seen)) return true;
+    for (int i = 0; i < n->nsub; i++)
+        if (reads(t, n->sub[i], node, seen)) return true;
     return false;
 }
 /* The math node whose fragment r may overwrite: one that r reads and nothing later does; 0 if there is none. */
@@ -179,7 +207,7 @@ static Ref guarded(Tiler *t, const Carry *c, Ref body) {
 static int tensor_with(const Tiler *t, const Node *product, Axis axis) {
     for (int i = 0; i < 2; i++) {
         const Node *n = &t->m->nodes.n[product->arg[i]];
-        if (n->op != OP_LOAD) continue;
+        if (n->op != OP_LOAD || n->index >= TEN_COUNT) continue;
         const MathTensor *x = &t->m->tensor[n->index];
         for (int a = 0; a < x->rank; a++)
             if (x->axis[a] == axis) return n->index;
@@ -239,6 +267,7 @@ static void contract_scores(Tiler *t, Ref r, uint8_t *seen) {
         return;
     }
     for (int i = 0; i < 3; i++) contract_scores(t, n->arg[i], seen);
+    for (int i = 0; i < n->nsub; i++) contract_scores(t, n->sub[i], seen);
 }
 
 /* A sum body that is (elements) * (tensor over k and d): the elements' node, and the tensor; 0 if it is not. */
@@ -325,12 +354,36 @@ static void step_move_maxima(Tiler *t) {
     }
 }
 
-static void drop_rows(Tiler *t) { /* what is held in rows is not known any more */
+static void drop_rows(Tiler *t) { /* what is held in rows and moves with the carries is not known any more */
     for (int i = 0; i < t->m->nodes.len; i++)
-        if (t->held[i] >= 0 && t->k->val[t->held[i]].space == SPACE_ROW) t->held[i] = -1;
+        if (t->held[i] >= 0 && t->moves[i] && t->k->val[t->held[i]].space == SPACE_ROW) t->held[i] = -1;
 }
 
-/* numerics.rescale lazy: does a factor fall below 2^-8 under the new maxima?  0 if some factor is no power of two. */
+/* What reads carried values. */
+static void find_moving(Tiler *t) {
+    t->moves = NEWN(t->k->arena, bool, (size_t)t->m->nodes.len);
+    for (Ref r = 1; r < t->m->nodes.len; r++) {
+        const Node *n = &t->m->nodes.n[r];
+        t->moves[r] = n->op == OP_CARRY;
+        for (int i = 0; i < 3; i++) t->moves[r] |= t->moves[n->arg[i]];
+        for (int i = 0; i < n->nsub; i++) t->moves[r] |= t->moves[n->sub[i]];
+    }
+}
+
+/* Does r, of a factor, hide that an old maximum is -inf? */
+static bool hides_old(const Tiler *t, Ref r) {
+    enum { SEEN = 1, UNDER = 2 }; /* a finite() */
+    uint8_t *how = NEWN(t->k->arena, uint8_t, (size_t)r + 1);
+    how[r] = SEEN;
+    for (Ref x = r; x > 0; x--) { /* operands have smaller indices */
+        const Node *n = &t->m->nodes.n[x];
+        if (n->op == OP_CARRY && n->old && how[x] & UNDER) return true;
+        for (int i = 0; i < ag_op[n->op].arity; i++) how[n->arg[i]] |= how[x] && n->op == OP_FINITE ? SEEN | UNDER : how[x];
+    }
+    return false;
+}
+
+/* numerics.rescale lazy: does a factor fall below 2^-8 under the new maxima, or is there one for the first time?  0 if some factor is no power of two. */
 static Ref maxima_grew(Tiler *t) {
     Ref any = 0;
     for (int i = 0; i < t->s->ncarry; i++) {
@@ -339,6 +392,8 @@ static Ref maxima_grew(Tiler *t) {
         const Node *n = &t->m->nodes.n[f];
         if (n->op != OP_EXP2) return 0;
         Ref grew = op2(t, OP_LT, ag_tiler_expr(t, n->arg[0], LEVEL_ROW), ag_node_float(&t->k->nodes, -LAZY_LOG2));
+        if (hides_old(t, n->arg[0]))
+            grew = op2(t, OP_OR, grew, op2(t, OP_EQ, val(t, t->kept[t->s->carry[i].reference]), ag_node_float(&t->k->nodes, -INFINITY)));
         any = any && any != grew ? op2(t, OP_OR, any, grew) : grew;
     }
     return any;
@@ -632,12 +687,14 @@ void ag_pass_tile(Fn *fn) {
                .listed = listed,
                .united = fn->united,
                .gather = gather,
+               .pooled = fn->pool != NULL,
                .program = fn->program,
                .branch = fn->number,
                .fused = fn->fused};
     t.held = NEWN(fn->d->arena, int, (size_t)m->nodes.len);
     for (int i = 0; i < m->nodes.len; i++) t.held[i] = -1;
     for (int i = 0; i < TEN_COUNT; i++) t.shared[i] = -1;
+    find_moving(&t);
     t.fresh = NEWN(fn->d->arena, int, (size_t)t.s->ncarry);
     t.kept = NEWN(fn->d->arena, int, (size_t)t.s->ncarry);
     t.here = t.step;

@@ -1,7 +1,7 @@
 /* reference.c: attention from the syntax tree, in double precision; and the same done naively in the storage type, the yardstick for errors.
  *
  * For a query at position q = row + off and every key k that the mask lets through,
- *     x[k] = score(scale * <Q[q], K[k]>),  LSE = log(sum exp x),  O = sum exp(x[k] - LSE) V[k].
+ *     x[k] = score(scale * <Q[q], K[k]>),  LSE = log(sum exp x, and `plus` if there is one),  O = sum exp(x[k] - LSE) V[k].
  * Keys that are hidden contribute nothing at all: their K and V are not even read.  A row that sees no key (or only keys of score -inf) gives O = 0
  * and LSE = -inf.  Shares nothing with the compiler's passes, nor with the kernels' arithmetic in op.c. */
 #include "reference.h"
@@ -218,8 +218,15 @@ double ag_row_dot(const double *x, const double *y, int64_t n) {
     return sum[0] + sum[1] + (sum[2] + sum[3]);
 }
 
+/* The logarithm of what the denominator has besides; -inf: nothing. */
+static double log_plus(const Row *r) {
+    const Ast *e = r->spec->plus;
+    if (!e) return -INFINITY;
+    return e->op == OP_EXP ? at_key(r, e->arg[0], 0, 0).u.f : log(at_key(r, e, 0, 0).u.f);
+}
+
 void ag_row_exact(Row *r) {
-    double scale = r->call->scalar[0], max = -INFINITY, sum = 0;
+    double scale = r->call->scalar[0], plus = log_plus(r), max = plus, sum = 0;
     for (int64_t i = 0; i < r->n; i++) {
         double s = scale * ag_row_dot(r->query, r->key + r->seen[i] * r->D, r->D);
         r->x[i] = score(r, r->seen[i], s);
@@ -227,6 +234,7 @@ void ag_row_exact(Row *r) {
     }
     double from = max == -INFINITY ? 0 : max;
     for (int64_t i = 0; i < r->n; i++) sum += r->x[i] = exp(r->x[i] - from);
+    sum += exp(plus - from);
     *r->lse = from + log(sum);
     memset(r->o, 0, (size_t)r->Dv * sizeof *r->o);
     if (sum == 0) return;
@@ -245,7 +253,7 @@ static float stored(DType t, float x) {
 
 void ag_row_naive(Row *r) {
     DType t = r->spec->dtype;
-    float scale = (float)r->call->scalar[0], max = -INFINITY, sum = 0;
+    float scale = (float)r->call->scalar[0], plus = (float)log_plus(r), max = plus, sum = 0;
     for (int64_t i = 0; i < r->n; i++) {
         const double *k = r->key + r->seen[i] * r->D;
         float acc = 0;
@@ -261,6 +269,7 @@ void ag_row_naive(Row *r) {
         r->x[i] = p;
         sum += p;
     }
+    sum += expf(plus - from);
     *r->lse = from + logf(sum);
     for (int64_t i = 0; i < r->n; i++) r->x[i] = sum == 0 ? 0 : stored(t, (float)r->x[i] / sum);
     for (int64_t d = 0; d < r->Dv; d++) {

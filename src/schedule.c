@@ -125,6 +125,12 @@ static void read_masked(Reading *r, const Doc *x) {
         ag_error(r->d, x->span,
                  "default_for.masked: false has no effect, since a schedule is for specs with and without a mask: write true or leave it out");
 }
+static void read_elements(Reading *r, const Doc *x) {
+    bool *elements = &r->s->default_for.elements;
+    if (ag_doc_bool(r->d, x, "default_for.elements", elements) && !*elements)
+        ag_error(r->d, x->span,
+                 "default_for.elements: false has no effect, since only a schedule with true is kept for specs that read elements: leave it out");
+}
 static void read_queries(Reading *r, const Doc *x) { ag_doc_int(r->d, x, "default_for.queries.max", 1, MAX_QUERIES, &r->s->default_for.max_queries); }
 
 static void read_order(Reading *r, const Doc *x) {
@@ -153,6 +159,7 @@ static const struct {
     {"applies_to.head_dim.max", read_max},
     {"default_for.dtype", read_dtypes},
     {"default_for.masked", read_masked},
+    {"default_for.elements", read_elements},
     {"default_for.queries.max", read_queries},
     {"grid.order", read_order},
 };

@@ -58,7 +58,10 @@ static int shared_limit(const Closing *c) { return least(c->t->shared_max, c->t-
  * where a warpgroup of its own loads.  With overlap the rounded weights of a tile live beside the scores of the next, unless they lie in shared memory. */
 static int registers(const Closing *c, int m, int n) {
     int threads = 32 * value(c, F_WARPS), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
-    int functions = c->spec->score ? n / 12 : 0; /* softcap spills at D 64, n 128; not at D 64, n 112 and D 128, n 64 */
+    /* softcap spills at D 64, n 128; not at D 64, n 112 and D 128, n 64; alibi_formula does at D 64, n 112, not at n 96 */
+    int functions = !c->spec->score ? (c->spec->plus ? n / 12 : 0) : wgmma(c) && ag_scores_positions(c->spec) ? n / 8 : n / 12;
+    /* on mma_sync elements of captured tensors: evoformer_row spills at D 64, n 80 and D 128, n 48 */
+    if (!wgmma(c) && ag_reads_elements(c->spec)) functions = n;
     int all = m * (n + Dv) / threads + functions;
     if (wgmma(c)) return all + (value(c, F_OVERLAP) && value(c, F_P_OPERAND) == WEIGHTS_REGS ? m * n / (2 * threads) : 0) + 32;
     return all + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + 56;
@@ -71,11 +74,12 @@ static int register_limit(const Closing *c) {
 
 static bool fits(const Closing *c, int m, int n) { return shared_bytes(c, m, n) <= shared_limit(c) && registers(c, m, n) <= register_limit(c); }
 
-/* Keys a step to begin with.  Where the 16-byte pieces of a row are no power of two, addresses take registers: D 48, 88..112 spill at the full number. */
+/* Keys a step to begin with.  Where the 16-byte pieces of a row are no power of two, addresses take registers: D 48, 88..112 spill at the full number, and with elements of captured
+ * tensors at three quarters of it. */
 static int most_keys(const Closing *c) {
     int D = round_up(c->spec->D, 16), Dv = round_up(c->spec->Dv, 16), n = D <= 64 && Dv <= 64 ? 128 : 64;
     bool powers = (D & (D - 1)) == 0 && (Dv & (Dv - 1)) == 0;
-    return powers ? n : n * 3 / 4;
+    return powers ? n : ag_reads_elements(c->spec) ? n / 4 + 16 : n * 3 / 4;
 }
 
 /* Sets what is open of tile.m and tile.n: the largest m <= 128 for which an n between `low` and `top` fits; then the largest such n. */
@@ -110,7 +114,8 @@ static void close_tile(const Closing *c) {
     const char *sum = tile_sum(c, m, n);
     decide(fm, m, ag_fmt(c->d->arena, "the most rows up to 128 that fit: %s", sum).s);
     decide(fn, n,
-           ag_fmt(c->d->arena, "128 keys for head dims to 64, else 64 (for dims between powers of two 96 and 48), less by 16 until they fit: %s", sum)
+           ag_fmt(c->d->arena, "128 keys for head dims to 64, else 64 (for dims between powers of two %s), less by 16 until they fit: %s",
+                  ag_reads_elements(c->spec) ? "48 and 32, as elements are read" : "96 and 48", sum)
                .s);
 }
 
@@ -478,7 +483,7 @@ typedef struct Choice {
     uint32_t arch_mask;
     int head_dim_min, head_dim_max;
     unsigned dtypes; /* as in Schedule.default_for */
-    bool masked;
+    bool masked, elements;
     int64_t max_queries;
 } Choice;
 enum { MAX_SHIPPED = 64 };
@@ -490,7 +495,14 @@ static struct {
 static Choice choice_in(Diag *d, const Shipped *shipped) {
     const Schedule *s = ag_schedule_read(d, ag_diag_file(d, ag_str(shipped->name), (Str){shipped->text, shipped->len}));
     if (!s) return (Choice){0};
-    return (Choice){true, s->arch_mask, s->head_dim_min, s->head_dim_max, s->default_for.dtypes, s->default_for.masked, s->default_for.max_queries};
+    return (Choice){.known = true,
+                    .arch_mask = s->arch_mask,
+                    .head_dim_min = s->head_dim_min,
+                    .head_dim_max = s->head_dim_max,
+                    .dtypes = s->default_for.dtypes,
+                    .masked = s->default_for.masked,
+                    .elements = s->default_for.elements,
+                    .max_queries = s->default_for.max_queries};
 }
 
 /* Reads the schedule as a compilation of its own: the caller's Diag hears nothing of it.  Out of memory: it is not known. */
@@ -523,16 +535,21 @@ static bool is_for(const Choice *c, const Spec *spec, const Target *t, int64_t q
     return fits && wanted && (!c->max_queries || (queries >= 0 && queries <= c->max_queries));
 }
 
-const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries) {
+static const char *first_for(const Spec *spec, const Target *t, int64_t queries, bool elements) {
     const Shipped *shipped;
     const char *best = NULL;
     int64_t fewest = INT64_MAX; /* that best is for; INT64_MAX: any number */
     for (size_t i = 0; (shipped = ag_shipped_schedule(i)); i++) {
         Choice c = choice_at(i, shipped);
         int64_t max = c.max_queries ? c.max_queries : INT64_MAX;
-        if (!is_for(&c, spec, t, queries) || (best && max >= fewest)) continue;
+        if (c.elements != elements || !is_for(&c, spec, t, queries) || (best && max >= fewest)) continue;
         best = shipped->name;
         fewest = max;
     }
     return best;
+}
+
+const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries) {
+    const char *name = ag_reads_elements(spec) ? first_for(spec, t, queries, true) : NULL;
+    return name ? name : first_for(spec, t, queries, false);
 }

@@ -127,12 +127,14 @@ typedef union Lane {
     int32_t i; /* ints and bools */
 } Lane;
 enum { VARY_ROW = 1, VARY_COL = 2 };
+enum { STEP_ARGS = 4 };
 typedef struct Step {
     Op op;
-    Type type, of; /* of the result, of the operands */
-    int vary;      /* VARY_* bits */
-    int arg[3];    /* steps */
-    int index;
+    Type type, of;      /* of the result, of the operands */
+    int vary;           /* VARY_* bits */
+    int arg[STEP_ARGS]; /* steps; LOAD: the subscripts */
+    int index, nsub;
+    int64_t extent[STEP_ARGS]; /* LOAD: of each dim */
     Scalar value;
     Lane *lane; /* one, or one per column */
 } Step;

@@ -13,8 +13,10 @@ static int vary_of(const Sim *s, const Node *n) {
 
 static void mark(const Nodes *p, Ref r, uint8_t *wanted) {
     wanted[r] = 1;
-    for (Ref x = r; x > 0; x--)
+    for (Ref x = r; x > 0; x--) {
         for (int i = 0; wanted[x] && i < ag_op[p->n[x].op].arity; i++) wanted[p->n[x].arg[i]] = 1;
+        for (int i = 0; wanted[x] && i < p->n[x].nsub; i++) wanted[p->n[x].sub[i]] = 1;
+    }
 }
 
 static void add_step(Sim *s, Expr *e, const Node *n, const int *place) {
@@ -24,6 +26,12 @@ static void add_step(Sim *s, Expr *e, const Node *n, const int *place) {
     for (int i = 0; i < ag_op[n->op].arity; i++) {
         t->arg[i] = place[n->arg[i]];
         t->vary |= e->step[t->arg[i]].vary;
+    }
+    t->nsub = n->nsub;
+    for (int i = 0; i < n->nsub; i++) {
+        t->arg[i] = place[n->sub[i]];
+        t->vary |= e->step[t->arg[i]].vary;
+        t->extent[i] = ag_sim_int(s, s->k->tensor[n->index].extent[i]);
     }
     if (ag_op[n->op].arity > 0) t->of = e->step[t->arg[ag_op[n->op].rule == RULE_SEL]].type;
     t->lane = NEWN(s->arena, Lane, (size_t)(t->vary & VARY_COL ? s->columns : 1));
@@ -77,6 +85,24 @@ static Scalar uniform_leaf(Sim *s, const Step *t) {
     }
 }
 
+/* Element `at` of a captured tensor; 0 past the ends of a dim. */
+static Scalar element(const Sim *s, const Step *t, const int64_t at[STEP_ARGS]) {
+    const HostTensor *x = ag_sim_tensor(s, t->index);
+    bool in = x->data != NULL;
+    for (int i = 0; i < t->nsub; i++) in = in && at[i] >= 0 && at[i] < t->extent[i];
+    switch (t->type) {
+    case T_FLOAT: return (Scalar){T_FLOAT, {.f = in ? (float)ag_host_get_at(x, at, t->nsub) : 0}};
+    case T_BOOL: return (Scalar){T_BOOL, {.b = in && ag_host_get_int(x, at, t->nsub)}};
+    default: return (Scalar){T_INT, {.i = in ? (int32_t)(uint32_t)(uint64_t)ag_host_get_int(x, at, t->nsub) : 0}};
+    }
+}
+
+static Scalar uniform_element(const Sim *s, const Expr *e, const Step *t) {
+    int64_t at[STEP_ARGS] = {0};
+    for (int i = 0; i < t->nsub; i++) at[i] = e->step[t->arg[i]].value.u.i;
+    return element(s, t, at);
+}
+
 static void eval_uniform(Sim *s, Expr *e, Step *t) {
     Scalar arg[3] = {{0}};
     for (int i = 0; i < ag_op[t->op].arity; i++) arg[i] = e->step[t->arg[i]].value;
@@ -86,6 +112,8 @@ static void eval_uniform(Sim *s, Expr *e, Step *t) {
         t->value = (Scalar){T_INT, {.i = ag_sim_first(s, arg[0].u.i)}};
     else if (t->op == OP_QUERY)
         t->value = (Scalar){T_INT, {.i = ag_sim_query(s, arg[0].u.i)}};
+    else if (t->op == OP_LOAD)
+        t->value = uniform_element(s, e, t);
     else if (ag_op[t->op].arity > 0)
         ag_eval(t->op, arg, &t->value);
     else
@@ -195,10 +223,27 @@ static void eval_op(const Expr *e, const Step *t, int n) {
     }
 }
 
+static void eval_elements(const Sim *s, const Expr *e, const Step *t, int n) {
+    for (int j = 0; j < n; j++) {
+        int64_t at[STEP_ARGS] = {0};
+        for (int i = 0; i < t->nsub; i++) {
+            const Step *x = &e->step[t->arg[i]];
+            at[i] = x->lane[x->vary & VARY_COL ? j : 0].i;
+        }
+        Scalar x = element(s, t, at);
+        if (t->type == T_FLOAT)
+            t->lane[j].f = (float)x.u.f;
+        else
+            t->lane[j].i = t->type == T_BOOL ? x.u.b : (int32_t)x.u.i;
+    }
+}
+
 static void eval_lanes(Sim *s, const Expr *e, const Step *t, int64_t at, int row, int columns) {
     int n = t->vary & VARY_COL ? columns : 1;
     if (t->op == OP_AXIS) {
         for (int j = 0; j < n; j++) t->lane[j].i = (int32_t)(at + j);
+    } else if (t->op == OP_LOAD) {
+        eval_elements(s, e, t, n);
     } else if (t->op == OP_LISTED_BY) {
         t->lane[0].i = ag_sim_listed_by(s, e->step[t->arg[0]].lane[0].i, e->step[t->arg[1]].lane[0].i);
     } else if (t->op == OP_VAL) {

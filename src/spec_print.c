@@ -152,5 +152,7 @@ void ag_spec_print(Buf *out, const Spec *spec) {
     for (int i = 0; i < spec->nlet; i++) print_expression(out, spec, "  ", spec->let[i].name, spec->let[i].value);
     if (spec->score) print_expression(out, spec, "", STR("score"), spec->score);
     if (spec->mask) print_expression(out, spec, "", STR("mask"), spec->mask);
+    if (spec->plus) ag_put(out, "normalize:\n  softmax:\n");
+    if (spec->plus) print_expression(out, spec, "    ", STR("plus"), spec->plus);
     if (spec->output) print_expression(out, spec, "", STR("output"), spec->output);
 }

@@ -30,3 +30,55 @@ int64_t ag_branch_keys(const Spec *spec, int branch, int64_t Sk) {
     SpecRef s = spec->branch[branch].keys;
     return s.kind == FROM_DERIVE ? ag_pool_count(&spec->derive[s.index], Sk) : Sk;
 }
+
+/* ---- what an expression varies with */
+
+enum { BY_QUERY = 1, BY_KEY = 2 };
+
+typedef struct Reading {
+    const Spec *spec;
+    bool known[SPEC_MAX_LETS];
+    int let[SPEC_MAX_LETS];
+    bool elements, positions, captured; /* seen on the way */
+} Reading;
+
+static int varies_with(Reading *r, const Ast *e) {
+    int by = 0;
+    if (!e) return 0;
+    if (e->op == OP_SCORE) return BY_QUERY | BY_KEY;
+    r->positions |= e->op == OP_AXIS && (e->index == AX_Q || e->index == AX_K);
+    if (e->op == OP_AXIS) return e->index == AX_Q ? BY_QUERY : e->index == AX_K ? BY_KEY : 0;
+    if (e->op == OP_LET) {
+        if (!r->known[e->index]) r->let[e->index] = varies_with(r, r->spec->let[e->index].value), r->known[e->index] = true;
+        return r->let[e->index];
+    }
+    r->captured |= e->op == OP_LOAD;
+    for (int i = 0; i < e->nsub; i++) by |= varies_with(r, e->sub[i]);
+    r->elements |= e->op == OP_LOAD && by == (BY_QUERY | BY_KEY);
+    for (int i = 0; i < ag_op[e->op].arity; i++) by |= varies_with(r, e->arg[i]);
+    return by;
+}
+
+bool ag_reads_elements(const Spec *spec) {
+    Reading r = {.spec = spec};
+    varies_with(&r, spec->score);
+    varies_with(&r, spec->mask);
+    return r.elements;
+}
+
+bool ag_scores_positions(const Spec *spec) {
+    Reading r = {.spec = spec};
+    varies_with(&r, spec->score);
+    return r.positions;
+}
+
+bool ag_scores_captured(const Spec *spec) {
+    Reading r = {.spec = spec};
+    varies_with(&r, spec->score);
+    varies_with(&r, spec->mask);
+    for (int i = 0; i < spec->nbranch; i++) {
+        varies_with(&r, spec->branch[i].score);
+        varies_with(&r, spec->branch[i].mask);
+    }
+    return r.captured;
+}

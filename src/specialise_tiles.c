@@ -276,11 +276,13 @@ static void last_values(Specialise *s, Block *to, const Parts *p, const Outline 
     ag_spz_append(s, to, &o->outputs, 0);
 }
 
-/* Do the key loops read the scalar of a tile?  Those alone live through them: registers are scarce there. */
+/* Do the key loops read the scalar of a tile, or what is computed in front of them?  Those alone live through them: registers are scarce there. */
 static bool is_for_loops(const Specialise *s, const Outline *o, int val) {
     const Kernel *k = s->k;
     Ref v = ag_kval(s->k, val);
     if (v == k->lo || v == k->hi || v == k->plain_lo || v == k->plain_hi) return true;
+    for (const Ins *i = o->tile.first; i; i = i->next)
+        if (i->op != TI_LET && reads(k, i, val)) return true;
     for (const Ins *i = o->first; i; i = i == o->last ? NULL : i->next)
         if (reads(k, i, val)) return true;
     return false;

@@ -104,6 +104,18 @@ bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index) {
     return found;
 }
 
+bool ag_reads_captured(const Kernel *k, Ref r) {
+    bool *live = NEWN(k->arena, bool, (size_t)r + 1), found = false;
+    live[r] = true;
+    for (Ref i = r; i > 0 && !found; i--) { /* operands have smaller indices */
+        const Node *n = &k->nodes.n[i];
+        if (!live[i]) continue;
+        found = n->op == OP_LOAD || (n->op == OP_VAL && k->val[n->index].captured);
+        for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
+    }
+    return found;
+}
+
 bool ag_nonneg(const Kernel *k, Ref r) {
     const Node *n = &k->nodes.n[r];
     switch (n->op) {
@@ -138,6 +150,7 @@ int ag_let(Kernel *k, Block *to, const char *name, Ref e, const char *note) {
     int v = ag_val_scalar(k, name, k->nodes.n[e].type);
     Ins *i = ag_ins(k, TI_LET, v);
     k->val[v].nonneg = ag_nonneg(k, e);
+    k->val[v].captured = k->val[v].scalar == T_INT && ag_reads_captured(k, e);
     i->e[0] = e;
     i->note = note;
     ag_block_append(to, i);

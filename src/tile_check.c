@@ -43,7 +43,8 @@ static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int
         require(c, of_row ? reach >= PER_ROW : each || (n->index == AX_K && reach == PER_ELEMENT), "an axis is read where it has no value");
         return;
     }
-    if (n->op == OP_LOAD && is_by_channel(c->ins->op) && reach == PER_ROW) {
+    bool by_channel = is_by_channel(c->ins->op) && reach == PER_ROW;
+    if (n->op == OP_LOAD && (n->index >= TEN_COUNT || by_channel)) {
         check_element(c, n);
         return;
     }

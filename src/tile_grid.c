@@ -62,6 +62,9 @@ void ag_tiler_block(Tiler *t) {
     Ref group = op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV));
     t->g = ag_tiler_let(t, t->pre, "g", k->pack > 1 ? place[AX_H] : op2(t, OP_FLOORDIV, val(t, t->h), group), "kv head");
     if (k->pack > 1) t->h = ag_tiler_let(t, t->pre, "h0", op2(t, OP_MUL, val(t, t->g), num(t, k->pack)), "the first of its query heads");
+    k->val[t->b].below = 1 + SZ_B;
+    k->val[t->g].below = 1 + SZ_HKV;
+    k->val[t->h].below = 1 + SZ_HQ;
     t->row0 = ag_tiler_let(t, t->pre, "row0", op2(t, OP_MUL, val(t, m), bm), NULL);
     t->limit =
         k->queries * k->pack == (int)tile_field(k, F_TILE_M) ? size(t, SZ_SQ) : op2(t, OP_MIN, size(t, SZ_SQ), op2(t, OP_ADD, val(t, t->row0), bm));

@@ -31,6 +31,8 @@ typedef struct Val {
     int reference;     /* carried values: the row value (running maximum) that the content is relative to; -1 */
     int carry;         /* index of the Math carry it holds, -1 */
     bool nonneg;       /* scalars: known to be >= 0 */
+    int below;         /* scalars: 1 + the size (SZ_*) that it is below, and not negative, wherever a tile is computed; 0: not known */
+    bool captured;     /* scalars: computed from elements of captured tensors, so an int may be any */
     bool varies;       /* scalars: TI_SET changes it */
     bool panels;  /* shared: kept as panels of 64 columns, a panel being rows x 128 bytes with 128-byte swizzle: what TMA writes and wgmma reads */
     bool lasting; /* fragments: what one block of the role writes another reads */
@@ -83,7 +85,7 @@ typedef enum TileOp {
                     trans: dst = a b^T (b's rows are dst's columns), else dst = a b (b's rows are summed over), of b's columns from `col` on.  zero: dst is cleared
                     first */
     TI_MAP, /* dst (fragment or row) = e[0] at each element, rounded to dst's type.  In e[0]: VAL of a fragment is its element at the same place, VAL of a
-                    row the row's value; AXIS q = e[1] + row / pack, AXIS k = e[2] + column (positions); with pack above 1 AXIS h = e[3] + row % pack */
+                    row the row's value; LOAD, here and in every other expression, an element of a captured tensor, 0 past its ends; AXIS q = e[1] + row / pack, AXIS k = e[2] + column (positions); with pack above 1 AXIS h = e[3] + row % pack */
     TI_REDUCE, /* row dst = reduce (OP_RMAX or OP_RSUM, in `reduce`) over the columns of fragment a, combined with row b (-1: none).
                     dst partial: each lane sums what it holds; else across the quad */
     TI_TOTAL,  /* row dst = sum over the quad of partial row a */
@@ -285,6 +287,7 @@ void ag_remove_dead_lets(Kernel *k, Block *b);               /* scalars of b tha
 Ref ag_kval(Kernel *k, int val);                             /* VAL node of a value */
 bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index); /* does r read this leaf? */
 bool ag_nonneg(const Kernel *k, Ref r);                      /* int node that is provably >= 0 */
+bool ag_reads_captured(const Kernel *k, Ref r);              /* does r depend on elements of captured tensors? */
 bool ag_has_mbarriers(const Kernel *k);
 
 /* ---- tile_dump.c, tile_check.c */

@@ -15,6 +15,7 @@ typedef struct Tiler {
     Block *here;              /* where row values go now */
     Level level;              /* of the expression being built */
     int *held;                /* per math node: tile value that holds it now, -1 */
+    bool *moves;              /* per math node: it reads carried values */
     int *fresh, *kept;        /* per carry: value after and before this step's update */
     Ref *todo;                /* bodies still to be computed in this step */
     int ntodo;
@@ -25,6 +26,7 @@ typedef struct Tiler {
     int united;                           /* queries whose lists the tile unites; 0 */
     int blocks;                           /* united: scalar, how many blocks there are */
     bool gather;                          /* queries come block by block (tile_gather.c) */
+    bool pooled;                          /* keys are rows of a pool */
     Ref key0;                             /* gather: position of the block's first key */
     int piece_end, block, end, first_key; /* gather: scalars */
     const Spec *program;                  /* the whole spec, whose branch number `branch` this is */

@@ -190,6 +190,19 @@ t "a truncated .npy" 2 "attngen: $tmp/short.npy: the shape needs 75264 bytes of 
 t "no such .npy" 6 "attngen: $tmp/none.npy: No such file or directory" run dense -a sm_90 --in q="$tmp/none.npy" --cpu
 t "cpu and reference" 2 "attngen: --cpu and --reference exclude each other" run dense --cpu --reference
 
+# ---- captured tensors in a mask: with one document it is causal
+npy_i32() { # FILE SHAPE COUNT: zeros
+    { printf '\223NUMPY\001\000\166\000'; printf '%-117s\n' "{'descr': '<i4', 'fortran_order': False, 'shape': $2, }"; head -c $(($3 * 4)) /dev/zero; } >"$1"
+}
+npy_i32 "$tmp/doc.npy" "(1, 98)" 98
+npy_i32 "$tmp/short.npy" "(1, 97)" 97
+t "run a spec with a captured tensor" 0 "" run document -a sm_90a "${in[@]}" --in doc="$tmp/doc.npy" --cpu --out o="$tmp/o.npy"
+t "run it without" 0 "" run causal -a sm_90a "${in[@]}" --cpu --out o="$tmp/ref.npy"
+if "$diff" "$tmp/o.npy" "$tmp/ref.npy" 1e-3 >"$tmp/diff" 2>&1; then ok; else no "one document is causal: $(cat "$tmp/diff")"; fi
+t "a captured tensor that is too short" 2 "attngen: $tmp/short.npy: doc is [1, 97], expected [1, 98]: dim 2 is k, and Sk is 98" run document -a sm_90a "${in[@]}" --in doc="$tmp/short.npy" --cpu --out o="$tmp/o.npy"
+t "bind a spec with a captured tensor" 0 "" bind document -a sm_90a -D D=64 -B 2 --heads 4 --sk 128
+is "bind, how doc is read" "$(grep doc: "$tmp/out")" "  doc: element by element"
+
 # ---- programs: a captured tensor, a pool, a selection, one branch, an output
 cat >"$tmp/prog.yaml" <<'EOF'
 attention: prog

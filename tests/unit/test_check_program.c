@@ -99,8 +99,9 @@ static void test_types(void **state) {
         DType type;
         int64_t dim[4];
         double least, greatest;
-    } want[] = {{DT_F32, {32, 1, 1, 1}, 0.25, 6}, {DT_BF16, {2, 1, 1, 1}, -6, 6}, {DT_I32, {9, 1, 1, 1}, -3, 8}, {DT_I64, {2, 1, 1, 1}, -3, 9e9},
-                {DT_U8, {2, 1, 1, 1}, 0, 7},      {DT_BOOL, {1, 9, 32, 1}, 0, 1}, {DT_F32, {1, 1, 1, 1}, -6, 6}, {DT_F16, {2, 2, 9, 2}, -6, 6}};
+    } want[] = {{DT_F32, {32, 1, 1, 1}, 0.25, 6},        {DT_BF16, {2, 1, 1, 1}, -6, 6}, {DT_I32, {9, 1, 1, 1}, -(1 << 24), 1 << 24},
+                {DT_I64, {2, 1, 1, 1}, -(1 << 24), 9e9}, {DT_U8, {2, 1, 1, 1}, 0, 255},  {DT_BOOL, {1, 9, 32, 1}, 0, 1},
+                {DT_F32, {1, 1, 1, 1}, -6, 6},           {DT_F16, {2, 2, 9, 2}, -6, 6}};
     Compilation *c = read_spec(TYPES);
     for (int layout = 0; layout < LAY_COUNT; layout++) {
         Case x = some;

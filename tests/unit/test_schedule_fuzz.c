@@ -87,12 +87,41 @@ static const char *const score[] = {
     "min(s, 2.0) if q - k < far else s - 1",
 };
 
+/* Captured tensors: how each is declared, and a term of a score or a part of a mask. */
+static const struct {
+    const char *input, *term, *part;
+} captured[] = {
+    {"slope: {f32: [h]}", "slope[h] * 0.01 * ((k - q) % 64)", NULL},
+    {"bias: {dtype: [1, h, q, k]}", "bias[b, h, q, k]", NULL},
+    {"row: {f32: [b, q]}", "row[b, q]", NULL},
+    {"col: {f16: [b, g, k]}", "col[b, g, k]", NULL},
+    {"table: {bf16: [h, 30]}", "table[h, q - k + 9]", NULL},
+    {"by: {f32: [5]}", "by[floor(abs(0.01 * k))]", NULL},
+    {"heat: {f32: [b]}", "0.1 * s * heat[b]", NULL},
+    {"doc: {i32: [b, k]}", NULL, "doc[b, k] == doc[b, q]"},
+    {"len: {i32: [b]}", NULL, "k < len[b]"},
+    {"back: {i32: [b, h]}", NULL, "q - k < back[b, h]"},
+    {"keep: {bool: [b, k]}", NULL, "keep[b, k]"},
+    {"from: {i64: [b, q]}", NULL, "from[b, q] <= k"},
+    {"see: {u8: [b, q, k]}", NULL, "see[b, q, k] % 3 != 1"},
+    {"one: {i32: []}", NULL, "k != one"},
+};
+
 static void put_spec(Buf *out) {
+    int term = chance(40) ? below(LEN(captured)) : -1, part = chance(40) ? below(LEN(captured)) : -1;
+    if (term >= 0 && !captured[term].term) term = -1;
+    if (part >= 0 && !captured[part].part) part = -1;
     ag_put(out, "attention: random\nparams:\n  w: {int: %d}\n  cap: {float: %d.5}\n  c: {float: 1.25}\n", between(-5, 90), between(1, 9));
-    ag_put(out, "let:\n  far: w // 2 + 3\n  piece: s * 0.5 + min(c, cap)\nscore: %s\n", score[below(LEN(score))]);
+    if (term >= 0 || part >= 0) ag_put(out, "inputs:\n");
+    if (term >= 0) ag_put(out, "  %s\n", captured[term].input);
+    if (part >= 0) ag_put(out, "  %s\n", captured[part].input);
+    ag_put(out, "let:\n  far: w // 2 + 3\n  piece: s * 0.5 + min(c, cap)\nscore: (%s)%s%s\n", score[below(LEN(score))], term >= 0 ? " + " : "",
+           term >= 0 ? captured[term].term : "");
     if (chance(10)) ag_put(out, "scale: 0.2\n");
-    if (chance(15)) return;
+    if (chance(10)) ag_put(out, "normalize:\n  softmax:\n    plus: exp(%d - h)\n", between(-9, 9));
+    if (chance(15) && part < 0) return;
     ag_put(out, "mask: ");
+    if (part >= 0) ag_put(out, "(%s) %s ", captured[part].part, chance(70) ? "and" : "or");
     put_mask(out, between(0, 2));
     ag_put(out, "\n");
 }

@@ -112,6 +112,11 @@ static inline char *result_of_edited(const Compilation *c, const Case *shape, ui
     ag_putn(&text, "", 0);
     assert_true(ag_check_data(&d, shape, c->fn.spec, seed));
     if (edit) edit(&d.call);
+    for (int i = 0; i < HOST_MORE; i++) { /* the inputs that the kernel reads, as it numbers them */
+        const Kernel *k = c->fn.kernel;
+        int input = TEN_COUNT + i < k->ntensor ? k->tensor[TEN_COUNT + i].program - TEN_COUNT : -1;
+        if (input >= 0 && input < c->fn.spec->ninput) d.call.more[i] = d.call.input[input];
+    }
     ag_check_poison(&d, c->fn.spec);
     if (ag_simulate(c->fn.kernel, &d.call, &text)) judge(c, &d, slack, &text);
     ag_check_data_free(&d);
