@@ -213,7 +213,8 @@ static void emit_copy(Emit *e, const Ins *i) {
     const char *row = ag_emit_atom(e, i->e[1]);
     if (t->rows == SZ_SQ && e->k->entries) {
         int rows = v->rows / e->k->role[0].warps;
-        int turn = rows % e->k->pack ? ENTRY_PIECES : e->k->sched->f[F_TILE_N].v > LONG_KEYS ? ENTRY_PIECES_LONG : rows;
+        bool few = rows % e->k->pack || e->k->pack == 2; /* two heads: ptxas 13.0 spills 24 bytes with more */
+        int turn = few ? ENTRY_PIECES : e->k->sched->f[F_TILE_N].v > LONG_KEYS ? ENTRY_PIECES_LONG : rows;
         ag_emit_line(e, "copy_entries<%d, %d, %d, %d>(%s, %s_head, args.%s_s, args.%s_h, args.%s_d, entries, %s, %s - %s, args.vec & %d);", rows,
                      t->cols, e->k->pack, turn, ag_emit_stage(e, i->dst, i->e[0]), t->name, t->name, t->name, t->name, row, ag_emit_text(e, i->e[2]),
                      row, 1 << i->a);

@@ -182,17 +182,17 @@ static void close_group(const Closing *c) {
         decide(f, GROUP_MB, "tiles differ in length, so heads are walked together; 32 MB of K and V stay in L2");
 }
 
-/* Query by query each entry of a list costs its block of K and V, once for all heads of the group; block by block it costs rows of Q, results and results again for
- * each head.  On an H200 (docs/performance.md) 9 to 12 heads of those rows cost as much time as 64 keys, 17 as much as 128;
- * with few queries a block of keys is fetched for a few rows. */
-enum { HEADS_COST_KEYS = 7 };
+/* Query by query each entry of a list costs its block of K and V, once for all heads of the group; block by block it costs for each head the arithmetic, and rows of Q and of
+ * results as much as 64 keys' worth of it.  On an H200 (docs/performance.md) they cost the same with 12 heads and 64 keys, and with 16 heads and 128.  With few queries a block of
+ * keys is fetched for a few rows. */
+enum { ROWS_COST_KEYS = 64, HEADS_EVEN = 24 };
 
 bool ag_can_gather(const Branch *b) { return b->per.n == 1 && b->block.n <= GATHER_KEYS; }
 
 static bool blocks_pay(const Spec *spec, const Branch *b) {
     int heads = b->per_head || !spec->group ? 1 : spec->group;
     if (spec->queries && spec->queries < MANY_QUERIES) return false;
-    return ag_can_gather(b) && heads * HEADS_COST_KEYS < b->block.n;
+    return ag_can_gather(b) && heads * (b->block.n + ROWS_COST_KEYS) < HEADS_EVEN * b->block.n;
 }
 
 static void close_lists(const Closing *c) {
@@ -208,13 +208,17 @@ static void close_lists(const Closing *c) {
     if (!any)
         decide(f, LISTS_BY_QUERY, "the spec has no block lists");
     else if (by_block)
-        decide(f, LISTS_BY_BLOCK, ag_fmt(c->d->arena, "query heads of a list * %d < keys of a block", HEADS_COST_KEYS).s);
+        decide(f, LISTS_BY_BLOCK,
+               ag_fmt(c->d->arena, "query heads of a list * (keys of a block + %d) < %d * keys of a block", ROWS_COST_KEYS, HEADS_EVEN).s);
     else
-        decide(f, LISTS_BY_QUERY,
-               ag_fmt(c->d->arena,
-                      "query heads of a list * %d >= keys of a block, or below %d queries, or lists of several queries or blocks above %d keys",
-                      HEADS_COST_KEYS, MANY_QUERIES, GATHER_KEYS)
-                   .s);
+        decide(
+            f, LISTS_BY_QUERY,
+            ag_fmt(
+                c->d->arena,
+                "query heads of a list * (keys of a block + %d) >= %d * keys of a block, or below %d queries, or lists of several queries or blocks "
+                "above %d keys",
+                ROWS_COST_KEYS, HEADS_EVEN, MANY_QUERIES, GATHER_KEYS)
+                .s);
 }
 
 static void close_fields(const Closing *c) {
