@@ -575,7 +575,7 @@ static void end_step(Tiler *t) {
 enum { PART_CHANNELS = 32, LONG_KEYS = 64 };
 
 /* A step that is complete in itself.  Rows are put out before the channels are summed, and with many keys these in parts, so that they need few registers: with blocks of 128
- * keys and 128 channels 32 rows a warp fit then, which spill 80 bytes otherwise (4.1 instead of 4.4 ms with 16 rows a warp, docs/performance.md). */
+ * keys and 128 channels 32 rows a warp fit then, which spill 80 bytes otherwise (hand-written 4.1 instead of 4.4 ms with 16 rows a warp, docs/performance.md). */
 static void step_alone(Tiler *t) {
     int tensor = -1, width = round_up(t->m->spec->Dv, 16), part = tile_field(t->k, F_TILE_N) > LONG_KEYS ? PART_CHANNELS : width;
     t->share = share_of_output(t);
