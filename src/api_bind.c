@@ -97,7 +97,11 @@ static attngen_status for_sizes(attngen_context *ctx, attngen_program **out, con
     memcpy(dims, c->dims, n * sizeof *dims);
     if (group) dims[n++] = (attngen_dim){"group", (double)(hq / hkv)};
     if (few) dims[n++] = (attngen_dim){"queries", 1}; /* one program for all numbers that are few */
-    return (p->image ? attngen_compile : attngen_lower)(ctx, out, &text, c->chosen ? NULL : &how, dims, n);
+    attngen_status s = (p->image ? attngen_compile : attngen_lower)(ctx, out, &text, c->chosen ? NULL : &how, dims, n);
+    if (s == ATTNGEN_OK || group) return s;
+    ag_warn(ctx, "%s is not compiled for few queries: it runs as it is", c->meta.spec); /* slower, but it does */
+    *out = ag_program_ref(p);
+    return ATTNGEN_OK;
 }
 
 attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attngen_program *program, const attngen_shape *shape) {

@@ -2,7 +2,7 @@
  *
  * The lists are inverted first (tile_invert.c).  Entries, sorted by block and then by query, are cut into pieces of one size, however many queries a block has; a block of
  * the launch takes one piece, and in it block of keys after block of keys.  Each entry gives a normalised result and its LSE of its own, which merge puts together
- * (tile_merge.c): no maximum is carried, nothing is added in an order that could vary.
+ * (tile_each.c): no maximum is carried, nothing is added in an order that could vary.
  * The form is that of MiniMax's sparse attention (2606.13392); Flash Sparse Attention (2508.18224) has the loop order. */
 #include <assert.h>
 
