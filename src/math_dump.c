@@ -241,6 +241,13 @@ static void put_range(Dump *d) {
         ag_put(d->out, "no key\n");
     else
         put_interval(d, g->need_lo, g->need_hi);
+    if (g->gap_lo) {
+        ag_put(d->out, "          but    ");
+        put_expr(d, g->gap_lo, g->gap_lo);
+        ag_put(d->out, " .. ");
+        put_expr(d, g->gap_hi, g->gap_hi);
+        ag_put(d->out, "\n");
+    }
     ag_put(d->out, "          plain  ");
     if (g->never_plain)
         ag_put(d->out, "not known\n");

@@ -335,7 +335,7 @@ static void test_range_text(void **state) {
         {"k < 100", "0 .. min(Sk, 100)", "0 .. min(Sk, 100)"},
         {"k >= 7 and k < 100", "max(0, 7) .. min(Sk, 100)", "max(0, 7) .. min(Sk, 100)"},
         {"k == q + 1", "max(0, q.min + 1) .. min(Sk, q.max + 2)", "max(0, q.max + 1) .. min(Sk, q.min + 2)"},
-        {"k != q", "0 .. Sk", "not known"},
+        {"k != q", "0 .. Sk", "0 .. min(Sk, q.min)"},
         {"k <= q and q - k < 8", "max(0, q.min + -7) .. min(Sk, q.max + 1)", "max(0, q.max + -7) .. min(Sk, q.min + 1)"},
         {"abs(q - k) < 8", "max(0, q.min + -7) .. min(Sk, q.max + 8)", "max(0, q.max + -7) .. min(Sk, q.min + 8)"},
         {"k <= q or k < 16", "0 .. min(Sk, max(q.max + 1, 16))", "0 .. min(Sk, max(q.min + 1, 16))"},
