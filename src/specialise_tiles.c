@@ -457,7 +457,7 @@ static void load_keys(Specialise *s, Block *to, int ring, Ref j, Ref step, const
     Ref stage = ag_spz_stage(s, r, step);
     const char *note = ag_fmt(s->k->arena, "---- %.*s of %s, when its stage is empty", STRF(s->k->val[r->val].name), what).s;
     ag_spz_wait(s, to, r->empty, stage, ag_spz_op(s, OP_SUB, ag_spz_num(s, 1), ag_spz_phase(s, r, step)), note); /* the first round finds it empty */
-    load_tile(s, to, r, stage, NULL, ag_spz_op(s, OP_MUL, j, ag_spz_num(s, s->k->val[r->val].rows)), NULL);
+    load_tile(s, to, r, stage, NULL, ag_spz_at_tile(s, r->copy->e[1], j), NULL);
 }
 
 static Ref room_for_query(Specialise *s, Block *to, Ref round, const char *note) {
