@@ -236,6 +236,15 @@ static void put_range(Dump *d) {
     if (!g->mask) return;
     ag_put(d->out, "\nrange k   mask   ");
     put_expr(d, g->mask, 0);
+    bool *named = NEWN(d->m->nodes.arena, bool, (size_t)d->m->nodes.len);
+    ag_range_shared(d->m, named);
+    for (Ref r = 1; r < d->m->nodes.len; r++) {
+        if (!named[r] || d->name[r]) continue;
+        const char *name = fresh_name(d, &d->m->nodes.n[r]);
+        ag_put(d->out, "\n          where  %s = ", name);
+        put_expr(d, r, r);
+        d->name[r] = name;
+    }
     ag_put(d->out, "\n          need   ");
     if (g->never_needed)
         ag_put(d->out, "no key\n");

@@ -73,6 +73,8 @@ Math *ag_lower(Diag *d, const Spec *spec);
 /* Rebuilds everything that m refers to in a fresh pool, folded, replacing nodes as ag_node_rebuild does; what nothing refers to is gone.
  * swap (may be NULL) is called with old Refs and answers with Refs of *to. */
 void ag_math_rebuild(Math *m, Nodes *to, Ref (*swap)(void *payload, Ref r), void *payload);
+/* ---- range_share.c: named[r] = true for the ints that are to be computed once for all bounds of m->range, by node */
+void ag_range_shared(const Math *m, bool *named);
 /* ---- math_dump.c, math_check.c */
 void ag_math_dump(Buf *out, const Math *m);
 /* Verifies types, operands, axes, subscripts, streams; reports with ag_internal.  `facts`: what passes so far have made, see compile.h. */

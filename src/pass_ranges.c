@@ -10,9 +10,9 @@
  *   not, select, abs(x) < y, min, max, !=    rewritten to these
  *   anything else                        needs every key, and none is plain
  *
- * Arithmetic is in 32 bits.  Positions and sizes are below P = AG_POSITION_LIMIT in magnitude (the runtime refuses larger ones), other integers may be
- * anything.  A bound t(q) = a * q + u + r only matters against k in [0, P): with |everything but u| <= R, clamping u to +-(P + R) changes no answer, and
- * t fits if P + 2 R + 1 < 2^31.  Comparisons that do not, and those with more than one unbounded integer, get no range.  A mask whose own arithmetic
+ * Arithmetic is in 32 bits.  Positions and sizes are at most P = AG_POSITION_LIMIT in magnitude, parameters PARAM_INT_MAX (the runtime refuses larger ones),
+ * elements of captured tensors may be anything.  A bound t(q) = a * q + u + r only matters against k in [0, P): with |everything but u| <= R, clamping u to +-(P + R), where it can be
+ * so large that t might not fit, changes no answer, and t fits if P + 2 R + 1 < 2^31.  Comparisons that do not, and those with more than one unbounded integer, get no range.  A mask whose own arithmetic
  * overflows 32 bits is outside of this (and of the language). */
 #include "law.h"
 #include "ranges.h"
@@ -125,7 +125,10 @@ static bool solve(Ranges *g, const Affine *a, Bound *t) {
 
     Ref first = ag_node_leaf(g->p, OP_AXISMIN, T_INT, AX_Q, (Span){0}), last = ag_node_leaf(g->p, OP_AXISMAX, T_INT, AX_Q, (Span){0});
     const int64_t q = sign * a->q, clamp = limit + reach;
-    Ref u = a->other ? op2(g, OP_MIN, op2(g, OP_MAX, a->other, num(g, -clamp)), num(g, clamp)) : 0;
+    int64_t least = 0, most = 0;
+    bool known = !a->other || ag_rg_reach(g, a->other, &least, &most);
+    bool near = known && reach + (most > -least ? most : -least) + 1 < INT32_MAX;
+    Ref u = near ? a->other : op2(g, OP_MIN, op2(g, OP_MAX, a->other, num(g, -clamp)), num(g, clamp));
     Ref *const side[2] = {&t->lo, &t->hi};
     for (int i = 0; i < 2; i++) {
         Ref x = plus(g, 0, (q > 0) == (i == 1) ? last : first, q);

@@ -9,6 +9,7 @@ static const int64_t limit = AG_POSITION_LIMIT;
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
 static bool fits(int64_t least, int64_t most) { return least >= INT32_MIN && most <= INT32_MAX; }
 
 /* ---- constants that an int stays within */
@@ -79,6 +80,7 @@ static bool reach(Ranges *g, Ref r, Span64 *out) {
     if (--g->budget < 0) return ag_rg_uniform(g, r);
     if (n.op == OP_CONST) *out = (Span64){n.value.u.i, n.value.u.i};
     if (n.op == OP_SIZE) *out = size_reach(n.index);
+    if (n.op == OP_PARAM) *out = (Span64){-PARAM_INT_MAX, PARAM_INT_MAX};
     if (n.op == OP_AXIS || n.op == OP_AXISMIN || n.op == OP_AXISMAX) *out = axis_reach(g, n.index);
     if (ag_op[n.op].arity == 0 || n.op == OP_LOAD || op_reach(g, &n, out)) return true;
     if (!ag_rg_uniform(g, r)) return false;
@@ -117,8 +119,16 @@ static Ref plus(Ranges *g, Ref x, int64_t c) {
     return ag_rg_op(g, OP_ADD, sum ? n.arg[0] : x, ag_rg_num(g, c));
 }
 
-static Ref add(Ranges *g, Ref a, Ref b) { return ag_node_is_const(g->p, b) ? plus(g, a, g->p->n[b].value.u.i) : ag_rg_op(g, OP_ADD, a, b); }
-static Ref subtract(Ranges *g, Ref a, Ref b) { return ag_node_is_const(g->p, b) ? plus(g, a, -g->p->n[b].value.u.i) : ag_rg_op(g, OP_SUB, a, b); }
+static Ref subtract(Ranges *g, Ref a, Ref b) {
+    if (ag_node_is_const(g->p, b)) return plus(g, a, -g->p->n[b].value.u.i);
+    return ag_node_is_int(g->p, a, 0) ? ag_fold_node(g->p, (Node){.op = OP_NEG, .arg = {b}}) : ag_rg_op(g, OP_SUB, a, b);
+}
+static Ref add(Ranges *g, Ref a, Ref b) {
+    const Node x = g->p->n[a], y = g->p->n[b];
+    if (y.op == OP_CONST) return plus(g, a, y.value.u.i);
+    if (x.op == OP_ADD && ag_node_is_const(g->p, x.arg[1])) return plus(g, add(g, x.arg[0], b), g->p->n[x.arg[1]].value.u.i);
+    return x.op == OP_NEG ? subtract(g, b, x.arg[0]) : y.op == OP_NEG ? subtract(g, a, y.arg[0]) : ag_rg_op(g, OP_ADD, a, b);
+}
 
 Extent ag_rg_sum(Ranges *g, Extent a, Extent b) {
     Extent x = extent(0, 0, a.least + b.least, a.most + b.most);
@@ -138,29 +148,46 @@ Extent ag_rg_step(Ranges *g, Extent a, int64_t by) {
     return a.ok ? extent(plus(g, a.lo, by), plus(g, a.hi, by), a.least + by, a.most + by) : no_extent;
 }
 
-/* x * c; of x // c that is x - x % c, which does not leave the neighbourhood of x. */
-static Ref times(Ranges *g, Ref x, Ref c) {
-    const Node n = g->p->n[x];
-    if (n.op != OP_FLOORDIV || n.arg[1] != c) return ag_rg_op(g, OP_MUL, x, c);
-    return ag_rg_op(g, OP_SUB, n.arg[0], ag_rg_op(g, OP_MOD, n.arg[0], c));
+/* x // c + more */
+typedef struct Quotient {
+    Ref x;
+    int64_t more;
+} Quotient;
+static bool is_quotient(const Ranges *g, Ref r, Ref c, Quotient *out) {
+    Node n = g->p->n[r];
+    *out = (Quotient){0};
+    if (n.op == OP_ADD && ag_node_is_const(g->p, n.arg[1])) out->more = g->p->n[n.arg[1]].value.u.i, n = g->p->n[n.arg[0]];
+    out->x = n.arg[0];
+    return n.op == OP_FLOORDIV && n.arg[1] == c && magnitude(out->more) < limit;
 }
 
-static bool is_multiple_of(const Ranges *g, Ref x, Ref c) { return g->p->n[x].op == OP_FLOORDIV && g->p->n[x].arg[1] == c; }
+/* (x // c + more) * c is x - x % c + more * c, which does not leave the neighbourhood of x. */
+static Ref multiple(Ranges *g, Quotient a, Ref c) {
+    Ref down = ag_rg_op(g, OP_SUB, a.x, ag_rg_op(g, OP_MOD, a.x, c)), more = ag_rg_op(g, OP_MUL, c, ag_rg_num(g, magnitude(a.more)));
+    return a.more == 0                 ? down
+           : ag_node_is_const(g->p, c) ? plus(g, down, a.more * g->p->n[c].value.u.i)
+                                       : ag_rg_op(g, a.more > 0 ? OP_ADD : OP_SUB, down, more);
+}
+
+static Extent multiples(Ranges *g, Quotient lo, Quotient hi, Ref c, Span64 by) {
+    Span64 x, y, positive = {max64(by.lo, 1), by.hi}; /* a divisor is, or it is assumed */
+    if (!reach(g, lo.x, &x) || !reach(g, hi.x, &y)) return no_extent;
+    int64_t least = x.lo < 0 ? min64(2 * x.lo, -by.hi) : 0, most = max64(y.hi, 0);
+    least += product_reach((Span64){lo.more, lo.more}, positive).lo, most += product_reach((Span64){hi.more, hi.more}, positive).hi;
+    return fits(least, most) ? extent(multiple(g, lo, c), multiple(g, hi, c), least, most) : no_extent;
+}
 
 Extent ag_rg_times(Ranges *g, Extent a, Ref c) {
     Span64 by, r;
+    Quotient lo, hi;
     if (!a.ok || !reach(g, c, &by)) return no_extent;
+    if (is_quotient(g, a.lo, c, &lo) && is_quotient(g, a.hi, c, &hi)) return multiples(g, lo, hi, c, by);
     r = product_reach((Span64){a.least, a.most}, by);
-    if (by.lo < 0 && by.hi > 0 && is_multiple_of(g, a.lo, c) && is_multiple_of(g, a.hi, c)) { /* c > 0 is assumed then */
-        Span64 x;
-        if (!reach(g, g->p->n[a.lo].arg[0], &x)) return no_extent;
-        return extent(times(g, a.lo, c), times(g, a.hi, c), x.lo < 0 ? min64(2 * x.lo, -by.hi) : 0, max64(x.hi, 0));
-    }
     if (!fits(r.lo, r.hi)) return no_extent;
-    Ref lo = times(g, a.lo, c), hi = times(g, a.hi, c);
-    if (by.lo >= 0) return extent(lo, hi, r.lo, r.hi);
-    if (by.hi <= 0) return extent(hi, lo, r.lo, r.hi);
-    return extent(ag_rg_op(g, OP_MIN, lo, hi), ag_rg_op(g, OP_MAX, lo, hi), r.lo, r.hi);
+    Ref p = ag_rg_op(g, OP_MUL, a.lo, c), q = ag_rg_op(g, OP_MUL, a.hi, c);
+    if (by.lo >= 0) return extent(p, q, r.lo, r.hi);
+    if (by.hi <= 0) return extent(q, p, r.lo, r.hi);
+    return extent(ag_rg_op(g, OP_MIN, p, q), ag_rg_op(g, OP_MAX, p, q), r.lo, r.hi);
 }
 
 /* A divisor has to be positive: a constant is, of a parameter it is assumed. */

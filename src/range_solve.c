@@ -97,28 +97,39 @@ static KeyRange through_product(Ranges *g, Ref f, int64_t c, Between b, Reach ow
     return ag_rg_solve(g, f, b);
 }
 
-/* The divisor, which if it is more than f, 0 <= f < most, may as well be `most`. */
-static Extent up_to(Ranges *g, Ref c, int64_t most) {
-    Ref least = ag_rg_op(g, OP_MIN, c, ag_rg_num(g, most));
-    return (Extent){least, least, 1, most, true};
+/* f // c between the bounds: f between these; c > 0. */
+static Between times(Ranges *g, Between b, Ref c) {
+    if (b.has_ge) b.ge = ag_rg_times(g, b.ge, c);
+    if (b.has_le) b.le = ag_rg_step(g, ag_rg_times(g, ag_rg_step(g, b.le, 1), c), -1);
+    return b;
+}
+
+/* bound * c, the bound cut to -1 .. last, which times c is at most `most`. */
+static Extent cut_times(Ranges *g, Extent bound, Ref last, Ref c, int64_t most, int64_t by) {
+    Extent x = ag_rg_cut(g, bound, -1, INT32_MAX);
+    Ref lo = ag_rg_op(g, OP_MUL, ag_rg_op(g, OP_MIN, x.lo, last), c), hi = ag_rg_op(g, OP_MUL, ag_rg_op(g, OP_MIN, x.hi, last), c);
+    return (Extent){lo, hi, -by, most, true};
+}
+
+/* The same for f the key and any c: from (Sk // c + 1) * c on there is no key. */
+static Between times_key(Ranges *g, Between b, Ref c, int64_t by) {
+    Ref sk = ag_node_leaf(g->p, OP_SIZE, T_INT, SZ_SK, (Span){0}), last = ag_rg_op(g, OP_ADD, ag_rg_op(g, OP_FLOORDIV, sk, c), ag_rg_num(g, 1));
+    if (b.has_ge) b.ge = cut_times(g, b.ge, last, c, AG_POSITION_LIMIT + by, by);
+    if (b.has_le) b.le = ag_rg_step(g, cut_times(g, ag_rg_step(g, b.le, 1), last, c, AG_POSITION_LIMIT + by, by), -1);
+    return b;
 }
 
 static KeyRange through_quotient(Ranges *g, Ref f, Ref c, Between b, Reach own) {
     Reach by;
     if (!ag_rg_uniform(g, c) || !ag_rg_reach(g, c, &by.least, &by.most) || by.most <= 0) return ag_rg_unknown;
     if (by.least <= 0) ag_rg_assume(g, ag_rg_op(g, OP_GT, c, ag_rg_num(g, 0)));
-    bool constant = by.least == by.most;
-    Reach r;
-    if (!ag_rg_reach(g, f, &r.least, &r.most) || (!constant && r.least < 0)) return ag_rg_unknown;
-    for (int cut = 0; cut < 2; cut++) {
-        Between m = b;
-        if (b.has_ge) m.ge = ag_rg_times(g, b.ge, c);
-        if (b.has_le) m.le = ag_rg_times(g, b.le, c);
-        if (b.has_le) m.le = ag_rg_step(g, constant ? m.le : ag_rg_sum(g, m.le, up_to(g, c, r.most + 1)), constant ? by.most - 1 : -1);
-        if (is_ok(&m)) return ag_rg_solve(g, f, m);
-        b = cut_to(g, b, own);
-    }
-    return ag_rg_unknown;
+    Between m = times(g, b, c);
+    if (is_ok(&m)) return ag_rg_solve(g, f, m);
+    b = cut_to(g, b, g->p->n[f].op == OP_AXIS ? (Reach){INT32_MIN + 1, INT32_MAX - 1} : own);
+    m = times(g, b, c);
+    if (is_ok(&m)) return ag_rg_solve(g, f, m);
+    if (g->p->n[f].op != OP_AXIS || by.most > PARAM_INT_MAX) return ag_rg_unknown;
+    return ag_rg_solve(g, f, times_key(g, b, c, by.most));
 }
 
 static Between only(const Between *b, bool ge) { return (Between){ge && b->has_ge, !ge && b->has_le, b->ge, b->le}; }

@@ -94,9 +94,23 @@ static void leave_gap(Tiler *t, int j_lo, int j_hi, int least) {
     k->val[k->nodes.n[k->hi].index].nonneg = true;
 }
 
+/* What several bounds have in common is computed once. */
+static void share_bounds(Tiler *t) {
+    bool *named = NEWN(t->k->arena, bool, (size_t)t->m->nodes.len);
+    ag_range_shared(t->m, named);
+    const char *note = "---- bounds of the keys";
+    for (Ref r = 1; r < t->m->nodes.len; r++) {
+        if (!named[r] || t->held[r] >= 0) continue;
+        Ref e = ag_tiler_expr(t, r, LEVEL_ONCE);
+        t->held[r] = ag_tiler_let(t, t->pre, ag_fmt(t->k->arena, "c%d", t->nonce++).s, e, note);
+        note = NULL;
+    }
+}
+
 /* Key tiles that can contribute. */
 void ag_tiler_keys(Tiler *t) {
     const KeyRange *r = &t->m->range;
+    if (!t->listed) share_bounds(t);
     Ref bn = num(t, tile_field(t->k, F_TILE_N)), zero = num(t, 0), lo = zero, hi = size(t, SZ_SK);
     if (r->need_lo) lo = op2(t, OP_MAX, ag_tiler_expr(t, r->need_lo, LEVEL_ONCE), zero);
     if (r->need_hi) hi = op2(t, OP_MIN, ag_tiler_expr(t, r->need_hi, LEVEL_ONCE), hi);
