@@ -95,9 +95,24 @@ static bool take_comparison(Tiler *t, Interval *i, const Node *n) {
     /* x - k < y: k > x - y.  Distances are below 2^30 (launch.c), so y may be cut to that; then x - y - k stays in 32 bits. */
     return bound_key(t, i, mirror[n->op], op2(t, OP_SUB, d->arg[0], cut(t, b))), true;
 }
+/* (k < x or k < y) is k < max(x, y): alternatives that end alike and do not begin, or the other way round. */
+static bool take_alternatives(Tiler *t, Interval *i, const Node *n) {
+    Interval side[2] = {{0}};
+    for (int s = 0; s < 2; s++) {
+        const Node x = t->k->nodes.n[n->arg[s]];
+        if (x.op == OP_OR ? !take_alternatives(t, &side[s], &x) : !take_comparison(t, &side[s], &x)) return false;
+    }
+    if ((side[0].lo || side[1].lo) && (side[0].hi || side[1].hi)) return false;
+    if (side[0].hi)
+        tighten(t, &i->hi, OP_MIN, op2(t, OP_MAX, side[0].hi, side[1].hi));
+    else
+        tighten(t, &i->lo, OP_MAX, op2(t, OP_MIN, side[0].lo, side[1].lo));
+    return true;
+}
 /* Splits a conjunction into its interval and the rest (0: nothing is left). */
 static Ref take_conjunction(Tiler *t, Interval *i, Ref cond) {
     const Node n = t->k->nodes.n[cond];
+    if (n.op == OP_OR && take_alternatives(t, i, &n)) return 0;
     if (n.op == OP_AND) {
         Ref a = take_conjunction(t, i, n.arg[0]), b = take_conjunction(t, i, n.arg[1]);
         return a && b ? op2(t, OP_AND, a, b) : a ? a : b;
