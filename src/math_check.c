@@ -203,6 +203,8 @@ static void check_range(const Check *c) {
     const KeyRange *g = &c->m->range;
     const Ref bound[] = {g->need_lo, g->need_hi, g->plain_lo, g->plain_hi, g->gap_lo, g->gap_hi};
     if (g->mask && (!exists(c, g->mask) || c->p->n[g->mask].type != T_BOOL)) ag_internal(c->m->d, "math range: the mask is no bool");
+    if (!g->mask != !g->visible || (g->visible && (!exists(c, g->visible) || c->p->n[g->visible].type != T_BOOL)))
+        ag_internal(c->m->d, "math range: what is visible is no bool");
     for (int i = 0; i < LEN(bound); i++) {
         if (!bound[i]) continue;
         const uint8_t inside = 1 << AX_Q | AXES_INNER;

@@ -378,6 +378,40 @@ KeyRange ag_rg_condition(Ranges *g, Ref r, bool negated) {
     return comparison(g, negated ? ag_opposite(n.op) : n.op, n.arg[0], n.arg[1]);
 }
 
+/* ---- the mask, row by row */
+
+static bool divides_key(const Ranges *g, Ref r, int depth) {
+    const Node *n = &g->p->n[r];
+    if (depth > 16 || !ag_rg_has_key(g, r)) return false;
+    if (n->op == OP_FLOORDIV) return true;
+    for (int i = 0; i < ag_op[n->op].arity; i++)
+        if (divides_key(g, n->arg[i], depth + 1)) return true;
+    return false;
+}
+
+/* A comparison that divides k, as bounds on k: once a row in place of once an element.  0: it has none that say the same. */
+static Ref as_bounds(Ranges *g, const Node *n) {
+    KeyRange r = comparison(g, n->op, n->arg[0], n->arg[1]);
+    bool exact = !r.never_plain && !r.never_needed && !r.gap_lo && r.need_lo == r.plain_lo && r.need_hi == r.plain_hi;
+    Ref k = ag_node_leaf(g->p, OP_AXIS, T_INT, AX_K, (Span){0}), all = ag_node_bool(g->p, true);
+    if (!exact) return 0;
+    Ref lo = r.need_lo ? op2(g, OP_GE, k, r.need_lo) : all, hi = r.need_hi ? op2(g, OP_LT, k, r.need_hi) : all;
+    return op2(g, OP_AND, lo, hi);
+}
+
+/* g: of a single row */
+static Ref by_row(Ranges *g, Ref r) {
+    Node n = g->p->n[r];
+    if (--g->budget < 0 || !divides_key(g, r, 0)) return r;
+    if (n.op == OP_AND || n.op == OP_OR || n.op == OP_NOT || n.op == OP_SELECT) {
+        for (int i = 0; i < ag_op[n.op].arity; i++) n.arg[i] = by_row(g, n.arg[i]);
+        n.axes = 0;
+        return ag_fold_node(g->p, n);
+    }
+    Ref bounds = ag_opposite(n.op) != OP_COUNT ? as_bounds(g, &n) : 0;
+    return bounds ? bounds : r;
+}
+
 /* ---- the mask */
 
 /* Keys are needed where any reduction over them gets more than its identity.  The pool holds nothing but what the outputs need: hoist rebuilt it. */
@@ -408,4 +442,8 @@ void ag_pass_ranges(Fn *fn) {
     Ref mask = find_mask(m);
     m->range = mask ? ag_rg_condition(&g, mask, false) : ag_rg_everything;
     m->range.mask = mask;
+    g.tile = 1 << AX_B | 1 << AX_H | 1 << AX_G | 1 << AX_Q;
+    g.group = 0;
+    g.budget = BUDGET;
+    if (mask) m->range.visible = by_row(&g, mask);
 }

@@ -123,7 +123,7 @@ static Ref take_conjunction(Tiler *t, Interval *i, Ref cond) {
 void ag_tiler_guard(Tiler *t) {
     Ref key = ag_node_leaf(&t->k->nodes, OP_AXIS, T_INT, AX_K, (Span){0}), rest = 0, guard = 0;
     Interval seen = {0};
-    if (t->m->range.mask) rest = take_conjunction(t, &seen, ag_tiler_expr(t, t->m->range.mask, LEVEL_ELEM));
+    if (t->m->range.mask) rest = take_conjunction(t, &seen, ag_tiler_expr(t, t->m->range.visible, LEVEL_ELEM));
     bound_key(t, &seen, OP_LT, size(t, SZ_SK));
     if (t->united && t->k->pack % 16) /* a warp has rows of several queries: no key is before 0 */
         seen.hi = ag_node_op(&t->k->nodes, OP_SELECT, ag_tiler_listed(t), seen.hi, num(t, 0), (Span){0});
