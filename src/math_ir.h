@@ -44,7 +44,7 @@ typedef struct Stream {
  * never_plain: no such range is known.  gap: inside [gap_lo, gap_hi), which may be empty, every key is hidden from all of them again; both 0: no gap is known. */
 typedef struct KeyRange {
     Ref mask;    /* bool node; 0: every key is visible */
-    Ref visible; /* the mask once more, with bounds of the row on k where it divides k */
+    Ref visible; /* the mask once more, with bounds of the row on k where it divides k or takes a distance */
     Ref need_lo, need_hi, plain_lo, plain_hi, gap_lo, gap_hi;
     bool never_plain, never_needed; /* never_needed: the mask is constant false */
 } KeyRange;

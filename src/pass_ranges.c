@@ -380,16 +380,17 @@ KeyRange ag_rg_condition(Ranges *g, Ref r, bool negated) {
 
 /* ---- the mask, row by row */
 
-static bool divides_key(const Ranges *g, Ref r, int depth) {
+/* Is there a division or an absolute value of keys? */
+static bool is_indirect(const Ranges *g, Ref r, int depth) {
     const Node *n = &g->p->n[r];
     if (depth > 16 || !ag_rg_has_key(g, r)) return false;
-    if (n->op == OP_FLOORDIV) return true;
+    if (n->op == OP_FLOORDIV || n->op == OP_ABS) return true;
     for (int i = 0; i < ag_op[n->op].arity; i++)
-        if (divides_key(g, n->arg[i], depth + 1)) return true;
+        if (is_indirect(g, n->arg[i], depth + 1)) return true;
     return false;
 }
 
-/* A comparison that divides k, as bounds on k: once a row in place of once an element.  0: it has none that say the same. */
+/* Such a comparison as bounds on k: once a row in place of once an element.  0: it has none that say the same. */
 static Ref as_bounds(Ranges *g, const Node *n) {
     KeyRange r = comparison(g, n->op, n->arg[0], n->arg[1]);
     bool exact = !r.never_plain && !r.never_needed && !r.gap_lo && r.need_lo == r.plain_lo && r.need_hi == r.plain_hi;
@@ -402,7 +403,7 @@ static Ref as_bounds(Ranges *g, const Node *n) {
 /* g: of a single row */
 static Ref by_row(Ranges *g, Ref r) {
     Node n = g->p->n[r];
-    if (--g->budget < 0 || !divides_key(g, r, 0)) return r;
+    if (--g->budget < 0 || !is_indirect(g, r, 0)) return r;
     if (n.op == OP_AND || n.op == OP_OR || n.op == OP_NOT || n.op == OP_SELECT) {
         for (int i = 0; i < ag_op[n.op].arity; i++) n.arg[i] = by_row(g, n.arg[i]);
         n.axes = 0;
