@@ -120,6 +120,7 @@ static Ref plus(Ranges *g, Ref x, int64_t c) {
 }
 
 static Ref subtract(Ranges *g, Ref a, Ref b) {
+    if (g->p->n[b].op == OP_NEG) return ag_rg_op(g, OP_ADD, a, g->p->n[b].arg[0]);
     if (ag_node_is_const(g->p, b)) return plus(g, a, -g->p->n[b].value.u.i);
     return ag_node_is_int(g->p, a, 0) ? ag_fold_node(g->p, (Node){.op = OP_NEG, .arg = {b}}) : ag_rg_op(g, OP_SUB, a, b);
 }

@@ -95,6 +95,8 @@ static bool take_comparison(Tiler *t, Interval *i, const Node *n) {
     /* x - k < y: k > x - y.  Distances are below 2^30 (launch.c), so y may be cut to that; then x - y - k stays in 32 bits. */
     return bound_key(t, i, mirror[n->op], op2(t, OP_SUB, d->arg[0], cut(t, b))), true;
 }
+static Ref take_conjunction(Tiler *t, Interval *i, Ref cond);
+
 /* The alternatives of a condition. */
 enum { MAX_ALTERNATIVES = 16 };
 static int alternatives(const Tiler *t, Ref cond, Ref *out, int n) {
@@ -108,8 +110,8 @@ static void widen(Tiler *t, Ref *bound, Op op, Ref x) { *bound = *bound ? op2(t,
  * bound, as do those that begin alike; a single one is taken into the interval, else all that are left are the answer. */
 static Ref take_alternatives(Tiler *t, Interval *i, Ref cond) {
     Ref each[MAX_ALTERNATIVES], rest = 0, key = ag_node_leaf(&t->k->nodes, OP_AXIS, T_INT, AX_K, (Span){0}), of_row = 0;
-    int n = alternatives(t, cond, each, 0), others = 0;
-    Interval all = {0};
+    int n = alternatives(t, cond, each, 0), others = 0, bands = 0;
+    Interval all = {0}, band = {0};
     for (int a = 0; a < n; a++) {
         Interval own = {0};
         const Node x = t->k->nodes.n[each[a]];
@@ -120,13 +122,20 @@ static Ref take_alternatives(Tiler *t, Interval *i, Ref cond) {
             widen(t, &all.lo, OP_MIN, own.lo);
         else if (!has_key(t, each[a]))
             of_row = of_row ? op2(t, OP_OR, of_row, each[a]) : each[a];
-        else
+        else {
+            own = (Interval){0};
+            if (x.op == OP_AND && !take_conjunction(t, &own, each[a]) && own.lo && own.hi) band = own, bands++;
             rest = others++ ? op2(t, OP_OR, rest, each[a]) : each[a];
+        }
     }
     if (of_row && all.hi)
         all.hi = ag_node_op(&t->k->nodes, OP_SELECT, of_row, size(t, SZ_SK), all.hi, (Span){0});
     else if (of_row)
         rest = others++ ? op2(t, OP_OR, rest, of_row) : of_row;
+    if (others == 1 && bands == 1 && all.hi && !all.lo) { /* lo <= k < hi or k < x:  (lo <= k or k < x) and k < max(hi, x) */
+        tighten(t, &i->hi, OP_MIN, op2(t, OP_MAX, band.hi, all.hi));
+        return op2(t, OP_OR, op2(t, OP_GE, key, band.lo), op2(t, OP_LT, key, all.hi));
+    }
     if (!others && !all.lo) return tighten(t, &i->hi, OP_MIN, all.hi), 0;
     if (!others && !all.hi) return tighten(t, &i->lo, OP_MAX, all.lo), 0;
     if (all.lo) all.lo = op2(t, OP_GE, key, all.lo), rest = rest ? op2(t, OP_OR, rest, all.lo) : all.lo;
