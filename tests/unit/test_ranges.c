@@ -19,19 +19,22 @@ typedef struct Job {
     bool packed;
 } Job;
 
-static void run_job(Diag *d, uint16_t file, void *payload) {
-    Job *j = payload;
-    Spec *spec = ag_spec_read(d, file, NULL, 0);
-    if (!spec) return;
-    Schedule sched = {0};
-    sched.f[F_PACK_GQA].v = j->packed;
-    Fn fn = {.d = d, .spec = spec, .sched = &sched, .math = ag_lower(d, spec)};
+static Math *math_of(Diag *d, const Spec *spec, bool packed) {
+    Schedule *sched = NEW(d->arena, Schedule);
+    sched->f[F_PACK_GQA].v = packed;
+    Fn fn = {.d = d, .spec = spec, .sched = sched, .math = ag_lower(d, spec)};
     ag_pass_simplify(&fn);
     ag_pass_hoist(&fn);
     ag_pass_ranges(&fn);
     ag_math_check(fn.math, FACT_LOWERED | FACT_SIMPLE | FACT_AXES | FACT_RANGE);
     ag_stop_if_errors(d);
-    j->use(fn.math, j->payload);
+    return fn.math;
+}
+
+static void run_job(Diag *d, uint16_t file, void *payload) {
+    Job *j = payload;
+    Spec *spec = ag_spec_read(d, file, NULL, 0);
+    if (spec) j->use(math_of(d, spec, j->packed), j->payload);
 }
 
 static void with_ranges(const char *text, bool packed, void (*use)(Math *m, void *payload), void *payload) {
