@@ -177,7 +177,8 @@ Ast *ag_expr_read(Diag *d, Spec *spec, const Doc *text, Type want);
 void ag_expr_print(Buf *out, const Spec *spec, const Ast *e);
 void ag_spec_print(Buf *out, const Spec *spec); /* spec_print.c: as YAML that reads back to the same spec */
 /* ---- spec_shape.c: sizes of what a spec names, for the sizes of a launch; and what of inputs its scores read */
-/* Does its score or mask (of a plain spec) read elements of captured tensors that differ from query to query and from key to key? */
+/* Does its score or mask (of a plain spec) read elements of captured tensors that differ from query to query and from key to key, or take remainders of keys?
+ * Either takes registers. */
 bool ag_reads_elements(const Spec *spec);
 bool ag_scores_positions(const Spec *spec); /* does its score read q or k? */
 bool ag_scores_captured(const Spec *spec);  /* does a score or mask, of a branch too, read captured tensors? */

@@ -151,11 +151,11 @@ Math *ag_lower(Diag *d, const Spec *spec) {
 
 /* ---- rebuilding a whole Math IR */
 
-enum { RANGE_REFS = 5, CARRY_REFS = 3 };
+enum { RANGE_REFS = 8, CARRY_REFS = 3 };
 
 void ag_math_rebuild(Math *m, Nodes *to, Ref (*swap)(void *payload, Ref r), void *payload) {
     KeyRange *g = &m->range;
-    Ref *const range[RANGE_REFS] = {&g->mask, &g->need_lo, &g->need_hi, &g->plain_lo, &g->plain_hi};
+    Ref *const range[RANGE_REFS] = {&g->mask, &g->need_lo, &g->need_hi, &g->plain_lo, &g->plain_hi, &g->gap_lo, &g->gap_hi, &g->visible};
     for (int i = 0; i < m->nout; i++) m->out[i].value = ag_node_rebuild(to, &m->nodes, m->out[i].value, swap, payload);
     for (int i = 0; i < RANGE_REFS; i++) *range[i] = ag_node_rebuild(to, &m->nodes, *range[i], swap, payload);
     for (int s = 0; s < m->nstream; s++)

@@ -201,8 +201,10 @@ static void check_carry(const Check *c, const Stream *s, int i) {
 
 static void check_range(const Check *c) {
     const KeyRange *g = &c->m->range;
-    const Ref bound[] = {g->need_lo, g->need_hi, g->plain_lo, g->plain_hi};
+    const Ref bound[] = {g->need_lo, g->need_hi, g->plain_lo, g->plain_hi, g->gap_lo, g->gap_hi};
     if (g->mask && (!exists(c, g->mask) || c->p->n[g->mask].type != T_BOOL)) ag_internal(c->m->d, "math range: the mask is no bool");
+    if (!g->mask != !g->visible || (g->visible && (!exists(c, g->visible) || c->p->n[g->visible].type != T_BOOL)))
+        ag_internal(c->m->d, "math range: what is visible is no bool");
     for (int i = 0; i < LEN(bound); i++) {
         if (!bound[i]) continue;
         const uint8_t inside = 1 << AX_Q | AXES_INNER;
@@ -210,7 +212,8 @@ static void check_range(const Check *c) {
             ag_internal(c->m->d, "math range: bound %d is no int that is the same for a whole tile", i);
     }
     if (g->never_plain && (g->plain_lo || g->plain_hi)) ag_internal(c->m->d, "math range: no key is plain, yet there are bounds");
-    if (!g->mask && (g->need_lo || g->need_hi || g->never_plain)) ag_internal(c->m->d, "math range: there is a range and no mask");
+    if (!g->gap_lo != !g->gap_hi) ag_internal(c->m->d, "math range: a gap has one end");
+    if (!g->mask && (g->gap_lo || g->need_lo || g->need_hi || g->never_plain)) ag_internal(c->m->d, "math range: there is a range and no mask");
 }
 
 void ag_math_check(const Math *m, unsigned facts) {

@@ -236,11 +236,27 @@ static void put_range(Dump *d) {
     if (!g->mask) return;
     ag_put(d->out, "\nrange k   mask   ");
     put_expr(d, g->mask, 0);
+    bool *named = NEWN(d->m->nodes.arena, bool, (size_t)d->m->nodes.len);
+    ag_range_shared(d->m, named);
+    for (Ref r = 1; r < d->m->nodes.len; r++) {
+        if (!named[r] || d->name[r]) continue;
+        const char *name = fresh_name(d, &d->m->nodes.n[r]);
+        ag_put(d->out, "\n          where  %s = ", name);
+        put_expr(d, r, r);
+        d->name[r] = name;
+    }
     ag_put(d->out, "\n          need   ");
     if (g->never_needed)
         ag_put(d->out, "no key\n");
     else
         put_interval(d, g->need_lo, g->need_hi);
+    if (g->gap_lo) {
+        ag_put(d->out, "          but    ");
+        put_expr(d, g->gap_lo, g->gap_lo);
+        ag_put(d->out, " .. ");
+        put_expr(d, g->gap_hi, g->gap_hi);
+        ag_put(d->out, "\n");
+    }
     ag_put(d->out, "          plain  ");
     if (g->never_plain)
         ag_put(d->out, "not known\n");

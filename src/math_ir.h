@@ -41,10 +41,11 @@ typedef struct Stream {
 
 /* Which keys matter to query positions [AXISMIN q, AXISMAX q], as int nodes over these, sizes and int params.  0 = unbounded on that side.
  * need: outside [need_lo, need_hi) every key is hidden from all of them.  plain: inside [plain_lo, plain_hi) every key is visible to all of them;
- * never_plain: no such range is known. */
+ * never_plain: no such range is known.  gap: inside [gap_lo, gap_hi), which may be empty, every key is hidden from all of them again; both 0: no gap is known. */
 typedef struct KeyRange {
-    Ref mask; /* bool node; 0: every key is visible */
-    Ref need_lo, need_hi, plain_lo, plain_hi;
+    Ref mask;    /* bool node; 0: every key is visible */
+    Ref visible; /* the mask once more, with bounds of the row on k where it divides k or takes a distance */
+    Ref need_lo, need_hi, plain_lo, plain_hi, gap_lo, gap_hi;
     bool never_plain, never_needed; /* never_needed: the mask is constant false */
 } KeyRange;
 
@@ -73,6 +74,8 @@ Math *ag_lower(Diag *d, const Spec *spec);
 /* Rebuilds everything that m refers to in a fresh pool, folded, replacing nodes as ag_node_rebuild does; what nothing refers to is gone.
  * swap (may be NULL) is called with old Refs and answers with Refs of *to. */
 void ag_math_rebuild(Math *m, Nodes *to, Ref (*swap)(void *payload, Ref r), void *payload);
+/* ---- range_share.c: named[r] = true for the ints that are to be computed once for all bounds of m->range, by node */
+void ag_range_shared(const Math *m, bool *named);
 /* ---- math_dump.c, math_check.c */
 void ag_math_dump(Buf *out, const Math *m);
 /* Verifies types, operands, axes, subscripts, streams; reports with ag_internal.  `facts`: what passes so far have made, see compile.h. */

@@ -4,31 +4,25 @@
  *
  * The mask is found, not read: it is the condition outside of which every reduction over k gets its identity (law.c).  Ranges follow from its structure:
  *   comparison, affine in k and q, k with coefficient +-1    bounds from the first and last query
- *   and    intersection of both          or    hull of what is needed; union of what is plain, if it is an interval
- *   not, select, abs(x) < y, min, max    rewritten to these
+ *   other comparisons with k on one side                     what the other side is between (range_bound.c), brought to the key (range_solve.c)
+ *   comparisons without k                                    all keys or none, by whether any row of the tile meets them, and whether all do
+ *   and    intersection of both          or    hull of what is needed, and the gap between; union of what is plain, or one of both
+ *   not, select, abs(x) < y, min, max, !=    rewritten to these
  *   anything else                        needs every key, and none is plain
  *
- * Arithmetic is in 32 bits.  Positions and sizes are below P = AG_POSITION_LIMIT in magnitude (the runtime refuses larger ones), other integers may be
- * anything.  A bound t(q) = a * q + u + r only matters against k in [0, P): with |everything but u| <= R, clamping u to +-(P + R) changes no answer, and
- * t fits if P + 2 R + 1 < 2^31.  Comparisons that do not, and those with more than one unbounded integer, get no range.  A mask whose own arithmetic
+ * Arithmetic is in 32 bits.  Positions and sizes are at most P = AG_POSITION_LIMIT in magnitude, parameters PARAM_INT_MAX (the runtime refuses larger ones),
+ * elements of captured tensors may be anything.  A bound t(q) = a * q + u + r only matters against k in [0, P): with |everything but u| <= R, clamping u to +-(P + R), where it can be
+ * so large that t might not fit, changes no answer, and t fits if P + 2 R + 1 < 2^31.  Comparisons that do not, and those with more than one unbounded integer, get no range.  A mask whose own arithmetic
  * overflows 32 bits is outside of this (and of the language). */
-#include "compile.h"
 #include "law.h"
+#include "ranges.h"
 
-typedef struct Ranges {
-    const Spec *spec;
-    Nodes *p;
-    int64_t keys; /* k is below */
-    uint8_t tile; /* axes that are the same for all of a tile */
-    int budget;   /* conditions still looked into: shared ones are visited once per use */
-} Ranges;
+const KeyRange ag_rg_everything = {0};
+const KeyRange ag_rg_unknown = {.never_plain = true};
+const KeyRange ag_rg_nothing = {.never_plain = true, .never_needed = true};
 
-static const KeyRange everything = {0};
-static const KeyRange unknown = {.never_plain = true};
-static const KeyRange nothing = {.never_plain = true, .never_needed = true};
-
-static Ref op2(Ranges *g, Op op, Ref a, Ref b) { return ag_fold_node(g->p, (Node){.op = op, .arg = {a, b}}); }
-static Ref num(Ranges *g, int64_t v) { return ag_node_int(g->p, v); }
+static Ref op2(Ranges *g, Op op, Ref a, Ref b) { return ag_rg_op(g, op, a, b); }
+static Ref num(Ranges *g, int64_t v) { return ag_rg_num(g, v); }
 
 /* ---- affine forms */
 
@@ -131,7 +125,10 @@ static bool solve(Ranges *g, const Affine *a, Bound *t) {
 
     Ref first = ag_node_leaf(g->p, OP_AXISMIN, T_INT, AX_Q, (Span){0}), last = ag_node_leaf(g->p, OP_AXISMAX, T_INT, AX_Q, (Span){0});
     const int64_t q = sign * a->q, clamp = limit + reach;
-    Ref u = a->other ? op2(g, OP_MIN, op2(g, OP_MAX, a->other, num(g, -clamp)), num(g, clamp)) : 0;
+    int64_t least = 0, most = 0;
+    bool known = !a->other || ag_rg_reach(g, a->other, &least, &most);
+    bool near = known && reach + (most > -least ? most : -least) + 1 < INT32_MAX;
+    Ref u = near ? a->other : op2(g, OP_MIN, op2(g, OP_MAX, a->other, num(g, -clamp)), num(g, clamp));
     Ref *const side[2] = {&t->lo, &t->hi};
     for (int i = 0; i < 2; i++) {
         Ref x = plus(g, 0, (q > 0) == (i == 1) ? last : first, q);
@@ -165,19 +162,43 @@ static KeyRange compare_key(Ranges *g, Op op, const Bound *t) {
     case OP_GE: return (KeyRange){.need_lo = t->lo, .plain_lo = t->hi};
     case OP_GT: return (KeyRange){.need_lo = next(g, t->lo), .plain_lo = next(g, t->hi)};
     case OP_EQ: return (KeyRange){.need_lo = t->lo, .need_hi = next(g, t->hi), .plain_lo = t->hi, .plain_hi = next(g, t->lo)};
-    default: return unknown;
+    default: return ag_rg_unknown;
     }
 }
 
 /* ---- conditions */
 
-static KeyRange condition(Ranges *g, Ref r, bool negated);
-
 static Ref pick(Ranges *g, Op op, Ref a, Ref b) { return a && b ? op2(g, op, a, b) : a ? a : b; }
 
-static KeyRange both(Ranges *g, const KeyRange *a, const KeyRange *b) {
-    if (a->never_needed || b->never_needed) return nothing;
+static Ref size_sk(Ranges *g) { return ag_node_leaf(g->p, OP_SIZE, T_INT, SZ_SK, (Span){0}); }
+
+/* Where the condition holds, r; else nothing is known. */
+static KeyRange provided(Ranges *g, Ref condition, KeyRange r) {
+    if (!condition) return r;
+    if (r.never_needed) return ag_rg_unknown;
+    Ref zero = num(g, 0), all = size_sk(g);
+    if (r.need_lo) r.need_lo = ag_rg_select(g, condition, r.need_lo, zero);
+    if (r.need_hi) r.need_hi = ag_rg_select(g, condition, r.need_hi, all);
+    if (r.gap_lo) r.gap_hi = ag_rg_select(g, condition, r.gap_hi, r.gap_lo);
+    if (!r.never_plain) r.plain_hi = ag_rg_select(g, condition, r.plain_hi ? r.plain_hi : all, zero);
+    return r;
+}
+
+KeyRange ag_rg_rows(Ranges *g, Truth t) {
+    const Node may = g->p->n[t.may], must = g->p->n[t.must];
+    if (may.op == OP_CONST && !may.value.u.b) return ag_rg_nothing;
+    if (must.op == OP_CONST && must.value.u.b) return ag_rg_everything;
+    KeyRange r = {.never_plain = must.op == OP_CONST};
+    if (may.op != OP_CONST) r.need_hi = ag_rg_select(g, t.may, size_sk(g), num(g, 0));
+    if (!r.never_plain) r.plain_hi = ag_rg_select(g, t.must, size_sk(g), num(g, 0));
+    return r;
+}
+
+KeyRange ag_rg_both(Ranges *g, const KeyRange *a, const KeyRange *b) {
+    if (a->never_needed || b->never_needed) return ag_rg_nothing;
     KeyRange r = {.need_lo = pick(g, OP_MAX, a->need_lo, b->need_lo), .need_hi = pick(g, OP_MIN, a->need_hi, b->need_hi)};
+    const KeyRange *gap = a->gap_lo ? a : b;
+    r.gap_lo = gap->gap_lo, r.gap_hi = gap->gap_hi;
     r.never_plain = a->never_plain || b->never_plain;
     if (r.never_plain) return r;
     r.plain_lo = pick(g, OP_MAX, a->plain_lo, b->plain_lo);
@@ -185,29 +206,67 @@ static KeyRange both(Ranges *g, const KeyRange *a, const KeyRange *b) {
     return r;
 }
 
-/* The union of two plain ranges where it is an interval for sure: both unbounded on the same end.  Else one of them, the less bounded. */
-static void unite_plain(Ranges *g, KeyRange *r, const KeyRange *a, const KeyRange *b) {
-    bool below = !a->plain_lo && !b->plain_lo, above = !a->plain_hi && !b->plain_hi;
-    const KeyRange *one = !b->plain_lo + !b->plain_hi > !a->plain_lo + !a->plain_hi ? b : a;
-    if (a->never_plain || b->never_plain) one = a->never_plain ? b : a;
-    r->never_plain = one->never_plain;
-    r->plain_lo = one->plain_lo, r->plain_hi = one->plain_hi;
-    if (a->never_plain || b->never_plain || (one->plain_lo == 0 && one->plain_hi == 0)) return;
-    if (below) r->plain_hi = op2(g, OP_MAX, a->plain_hi, b->plain_hi);
-    if (above) r->plain_lo = op2(g, OP_MIN, a->plain_lo, b->plain_lo);
+/* Plain ranges of which neither is unbounded and not both on the same end.  Where they touch, which the kernel finds, their union; else the one that begins later:
+ * of a window and the first keys the window. */
+static void unite_apart(Ranges *g, KeyRange *r, const KeyRange *a, const KeyRange *b) {
+    const KeyRange *low = !a->plain_lo ? a : b, *high = !a->plain_lo ? b : a;
+    Ref zero = num(g, 0), sk = size_sk(g);
+    Ref touch = op2(g, OP_LE, pick(g, OP_MAX, a->plain_lo, b->plain_lo), pick(g, OP_MIN, a->plain_hi, b->plain_hi));
+    r->plain_lo = ag_rg_select(g, touch, low->plain_lo ? op2(g, OP_MIN, low->plain_lo, high->plain_lo) : zero, high->plain_lo);
+    r->plain_hi = high->plain_hi;
+    if (high->plain_hi) r->plain_hi = ag_rg_select(g, touch, low->plain_hi ? op2(g, OP_MAX, low->plain_hi, high->plain_hi) : sk, high->plain_hi);
 }
 
-static KeyRange either(Ranges *g, const KeyRange *a, const KeyRange *b) {
+static void unite_plain(Ranges *g, KeyRange *r, const KeyRange *a, const KeyRange *b) {
+    const KeyRange *one = a->never_plain ? b : a;
+    r->never_plain = one->never_plain;
+    if (a->never_plain || b->never_plain) {
+        r->plain_lo = one->plain_lo, r->plain_hi = one->plain_hi;
+        return;
+    }
+    if ((!a->plain_lo && !a->plain_hi) || (!b->plain_lo && !b->plain_hi)) return;
+    if (!a->plain_lo && !b->plain_lo)
+        r->plain_hi = op2(g, OP_MAX, a->plain_hi, b->plain_hi);
+    else if (!a->plain_hi && !b->plain_hi)
+        r->plain_lo = op2(g, OP_MIN, a->plain_lo, b->plain_lo);
+    else
+        unite_apart(g, r, a, b);
+}
+
+/* Keys between those that a and b need; else what is left of a gap of either. */
+static void find_gap(Ranges *g, KeyRange *r, const KeyRange *a, const KeyRange *b) {
+    Ref end[2] = {a->need_hi, b->need_hi}; /* an empty range ends where it begins */
+    if (a->need_lo && a->need_hi) end[0] = op2(g, OP_MAX, a->need_lo, a->need_hi);
+    if (b->need_lo && b->need_hi) end[1] = op2(g, OP_MAX, b->need_lo, b->need_hi);
+    bool a_first = end[0] && b->need_lo, b_first = end[1] && a->need_lo;
+    if (a_first || b_first) {
+        r->gap_lo = a_first && b_first ? op2(g, OP_MIN, end[0], end[1]) : end[b_first];
+        r->gap_hi = a_first && b_first ? op2(g, OP_MAX, a->need_lo, b->need_lo) : a_first ? b->need_lo : a->need_lo;
+    } else if (a->gap_lo && b->gap_lo) {
+        r->gap_lo = op2(g, OP_MAX, a->gap_lo, b->gap_lo);
+        r->gap_hi = op2(g, OP_MIN, a->gap_hi, b->gap_hi);
+    } else if (a->gap_lo || b->gap_lo) {
+        const KeyRange *has = a->gap_lo ? a : b, *other = a->gap_lo ? b : a;
+        if (!other->need_lo && !other->need_hi) return;
+        r->gap_lo = other->need_hi ? op2(g, OP_MAX, has->gap_lo, other->need_hi) : has->gap_lo;
+        r->gap_hi = other->need_hi ? has->gap_hi : op2(g, OP_MIN, has->gap_hi, other->need_lo);
+    }
+}
+
+KeyRange ag_rg_either(Ranges *g, const KeyRange *a, const KeyRange *b) {
     if (a->never_needed) return *b;
     if (b->never_needed) return *a;
     KeyRange r = {0};
     if (a->need_lo && b->need_lo) r.need_lo = op2(g, OP_MIN, a->need_lo, b->need_lo);
     if (a->need_hi && b->need_hi) r.need_hi = op2(g, OP_MAX, a->need_hi, b->need_hi);
+    find_gap(g, &r, a, b);
     unite_plain(g, &r, a, b);
     return r;
 }
 
-static KeyRange combine(Ranges *g, bool conjunction, const KeyRange *a, const KeyRange *b) { return conjunction ? both(g, a, b) : either(g, a, b); }
+static KeyRange combine(Ranges *g, bool conjunction, const KeyRange *a, const KeyRange *b) {
+    return conjunction ? ag_rg_both(g, a, b) : ag_rg_either(g, a, b);
+}
 
 /* How `side` of a comparison, f(x, y), splits it: f(x, y) < t is (x < t) and (y < t), or `or`.  abs(x) is max(x, -x). */
 static const struct {
@@ -236,46 +295,122 @@ static bool try_split(Ranges *g, Op op, Ref x, Ref y, KeyRange *out) {
     return false;
 }
 
+/* x `op` y with a key on one side, by extents.  Bounds that hold only where the kernel finds a divisor positive are made for that. */
+static KeyRange between(Ranges *g, Op op, Ref x, Ref y) {
+    if (ag_rg_has_key(g, y)) {
+        Ref swap = x;
+        x = y, y = swap, op = mirrored(op);
+    }
+    if (ag_rg_has_key(g, y)) return ag_rg_unknown;
+    Ref outer = g->assumed;
+    g->assumed = 0;
+    Extent t = ag_rg_extent(g, y);
+    Between b = {op == OP_GE || op == OP_GT || op == OP_EQ, op == OP_LE || op == OP_LT || op == OP_EQ, t, t};
+    if (op == OP_GT) b.ge = ag_rg_step(g, ag_rg_cut(g, t, INT32_MIN, INT32_MAX - 1), 1);
+    if (op == OP_LT) b.le = ag_rg_step(g, ag_rg_cut(g, t, INT32_MIN + 1, INT32_MAX), -1);
+    KeyRange r = t.ok ? ag_rg_solve(g, x, b) : ag_rg_unknown;
+    r = provided(g, g->assumed, r);
+    g->assumed = outer;
+    return r;
+}
+
+static KeyRange differs(Ranges *g, Ref x, Ref y) {
+    KeyRange below = comparison(g, OP_LT, x, y), above = comparison(g, OP_GT, x, y);
+    KeyRange r = below.never_plain ? above : below; /* what is plain of the one: few masks have both */
+    r.need_lo = r.need_hi = 0;                      /* and what neither needs is a key or so */
+    r.gap_lo = r.gap_hi = 0;
+    r.never_needed = below.never_needed && above.never_needed;
+    return r;
+}
+
 static KeyRange comparison(Ranges *g, Op op, Ref x, Ref y) {
     KeyRange r;
     Bound t;
-    if (--g->budget < 0 || g->p->n[x].type != T_INT) return unknown;
+    if (--g->budget < 0 || g->p->n[x].type != T_INT) return ag_rg_unknown;
+    if (op == OP_NE) return differs(g, x, y);
     if (try_split(g, op, x, y, &r) || try_split(g, mirrored(op), y, x, &r)) return r;
     Affine a = {.ok = true};
     add_scaled(g, &a, x, 1);
     add_scaled(g, &a, y, -1);
-    if (!a.ok || a.k == 0 || !solve(g, &a, &t)) return unknown;
+    if (!a.ok || a.k == 0 || !solve(g, &a, &t)) return between(g, op, x, y);
     if (a.k < 0) op = mirrored(op); /* x - y = +-(c * k - t) */
-    if (magnitude(a.k) > 1 && !divide(g, op, &t, magnitude(a.k))) return unknown;
+    if (magnitude(a.k) > 1 && !divide(g, op, &t, magnitude(a.k))) return between(g, op, x, y);
     return compare_key(g, op, &t);
+}
+
+/* A condition on rows. */
+static KeyRange rows(Ranges *g, Ref r, bool negated) {
+    Ref outer = g->assumed;
+    g->assumed = 0;
+    Truth t = ag_rg_truth(g, r);
+    if (negated) t = (Truth){ag_fold_node(g->p, (Node){.op = OP_NOT, .arg = {t.must}}), ag_fold_node(g->p, (Node){.op = OP_NOT, .arg = {t.may}})};
+    KeyRange x = provided(g, g->assumed, ag_rg_rows(g, t));
+    g->assumed = outer;
+    return x;
 }
 
 /* select(c, a, b) = (c and a) or (not c and b) */
 static KeyRange choice(Ranges *g, const Node *n, bool negated) {
     KeyRange part[2];
     for (int i = 0; i < 2; i++) {
-        KeyRange c = condition(g, n->arg[0], i == 1), x = condition(g, n->arg[1 + i], negated);
-        part[i] = both(g, &c, &x);
+        KeyRange c = ag_rg_condition(g, n->arg[0], i == 1), x = ag_rg_condition(g, n->arg[1 + i], negated);
+        part[i] = ag_rg_both(g, &c, &x);
     }
-    return either(g, &part[0], &part[1]);
+    return ag_rg_either(g, &part[0], &part[1]);
 }
 
-static KeyRange condition(Ranges *g, Ref r, bool negated) {
+KeyRange ag_rg_condition(Ranges *g, Ref r, bool negated) {
     const Node n = g->p->n[r];
-    if (--g->budget < 0) return unknown;
+    if (--g->budget < 0) return ag_rg_unknown;
+    if (n.op != OP_CONST && !ag_rg_has_key(g, r)) return rows(g, r, negated);
     switch (n.op) {
-    case OP_CONST: return n.value.u.b != negated ? everything : nothing;
-    case OP_NOT: return condition(g, n.arg[0], !negated);
+    case OP_CONST: return n.value.u.b != negated ? ag_rg_everything : ag_rg_nothing;
+    case OP_NOT: return ag_rg_condition(g, n.arg[0], !negated);
     case OP_SELECT: return choice(g, &n, negated);
     case OP_AND:
     case OP_OR: {
-        KeyRange a = condition(g, n.arg[0], negated), b = condition(g, n.arg[1], negated);
+        KeyRange a = ag_rg_condition(g, n.arg[0], negated), b = ag_rg_condition(g, n.arg[1], negated);
         return combine(g, (n.op == OP_AND) != negated, &a, &b);
     }
     default: break;
     }
-    if (ag_opposite(n.op) == OP_COUNT || !(n.axes & 1 << AX_K)) return unknown;
+    if (ag_opposite(n.op) == OP_COUNT) return ag_rg_unknown;
     return comparison(g, negated ? ag_opposite(n.op) : n.op, n.arg[0], n.arg[1]);
+}
+
+/* ---- the mask, row by row */
+
+/* Is there a division or an absolute value of keys? */
+static bool is_indirect(const Ranges *g, Ref r, int depth) {
+    const Node *n = &g->p->n[r];
+    if (depth > 16 || !ag_rg_has_key(g, r)) return false;
+    if (n->op == OP_FLOORDIV || n->op == OP_ABS) return true;
+    for (int i = 0; i < ag_op[n->op].arity; i++)
+        if (is_indirect(g, n->arg[i], depth + 1)) return true;
+    return false;
+}
+
+/* Such a comparison as bounds on k: once a row in place of once an element.  0: it has none that say the same. */
+static Ref as_bounds(Ranges *g, const Node *n) {
+    KeyRange r = comparison(g, n->op, n->arg[0], n->arg[1]);
+    bool exact = !r.never_plain && !r.never_needed && !r.gap_lo && r.need_lo == r.plain_lo && r.need_hi == r.plain_hi;
+    Ref k = ag_node_leaf(g->p, OP_AXIS, T_INT, AX_K, (Span){0}), all = ag_node_bool(g->p, true);
+    if (!exact) return 0;
+    Ref lo = r.need_lo ? op2(g, OP_GE, k, r.need_lo) : all, hi = r.need_hi ? op2(g, OP_LT, k, r.need_hi) : all;
+    return op2(g, OP_AND, lo, hi);
+}
+
+/* g: of a single row */
+static Ref by_row(Ranges *g, Ref r) {
+    Node n = g->p->n[r];
+    if (--g->budget < 0 || !is_indirect(g, r, 0)) return r;
+    if (n.op == OP_AND || n.op == OP_OR || n.op == OP_NOT || n.op == OP_SELECT) {
+        for (int i = 0; i < ag_op[n.op].arity; i++) n.arg[i] = by_row(g, n.arg[i]);
+        n.axes = 0;
+        return ag_fold_node(g->p, n);
+    }
+    Ref bounds = ag_opposite(n.op) != OP_COUNT ? as_bounds(g, &n) : 0;
+    return bounds ? bounds : r;
 }
 
 /* ---- the mask */
@@ -298,13 +433,18 @@ enum { BUDGET = 4096 };
 
 void ag_pass_ranges(Fn *fn) {
     Math *m = fn->math;
-    bool one_head = !fn->program && fn->sched && !fn->sched->f[F_PACK_GQA].v;
+    bool packed = fn->sched && fn->sched->f[F_PACK_GQA].v, one_head = !fn->program && fn->sched && !packed;
     Ranges g = {.spec = m->spec,
                 .p = &m->nodes,
                 .keys = fn->pool ? AG_POSITION_LIMIT / fn->pool->stride.n + 1 : AG_POSITION_LIMIT,
-                .tile = (uint8_t)(1 << AX_B | (one_head ? 1 << AX_H : 0)),
+                .tile = (uint8_t)(1 << AX_B | (fn->program ? 0 : 1 << AX_G) | (one_head ? 1 << AX_H : 0)),
+                .group = packed && !fn->program ? m->spec->group : 0,
                 .budget = BUDGET};
     Ref mask = find_mask(m);
-    m->range = mask ? condition(&g, mask, false) : everything;
+    m->range = mask ? ag_rg_condition(&g, mask, false) : ag_rg_everything;
     m->range.mask = mask;
+    g.tile = 1 << AX_B | 1 << AX_H | 1 << AX_G | 1 << AX_Q;
+    g.group = 0;
+    g.budget = BUDGET;
+    if (mask) m->range.visible = by_row(&g, mask);
 }

@@ -73,19 +73,25 @@ void ag_flag_guard(Kernel *k, Block *b, Ref masked) {
 }
 
 /* ---- bounds */
+
+/* The first step whose tile is `tile` or a later one. */
+static Ref step_of(Kernel *k, Ref tile) { return k->gap ? op2(k, OP_MIN, tile, op2(k, OP_MAX, op2(k, OP_SUB, tile, k->gap), k->gap_at)) : tile; }
+
 static void plain_tiles(Split *s, int tile_n) {
     Kernel *k = s->k;
     Ref bn = ag_node_int(&k->nodes, tile_n), zero = ag_node_int(&k->nodes, 0), hi = ag_node_leaf(&k->nodes, OP_SIZE, T_INT, SZ_SK, (Span){0});
     k->plain_lo = k->lo;
     if (k->clear_lo) {
         Ref up = op2(k, OP_CEILDIV, op2(k, OP_MAX, k->clear_lo, zero), bn);
-        k->plain_lo = let_before(s, "j_plain_lo", op2(k, OP_MIN, op2(k, OP_MAX, up, k->lo), k->hi), NULL);
+        if (k->gap) up = let_before(s, "plain_from", up, NULL);
+        k->plain_lo = let_before(s, "j_plain_lo", op2(k, OP_MIN, op2(k, OP_MAX, step_of(k, up), k->lo), k->hi), NULL);
     }
     if (k->clear_hi) hi = op2(k, OP_MAX, op2(k, OP_MIN, k->clear_hi, hi), zero);
     Ref down = op2(k, OP_FLOORDIV, hi, bn);
-    k->plain_hi =
-        let_before(s, "j_plain_hi", op2(k, OP_MAX, op2(k, OP_MIN, down, k->hi), k->plain_lo), "tiles j_plain_lo .. j_plain_hi need no mask");
-    if (k->plain_lo == k->lo) s->loop->prev->note = "tiles j_lo .. j_plain_hi need no mask";
+    if (k->gap) down = let_before(s, "plain_to", down, NULL);
+    k->plain_hi = let_before(s, "j_plain_hi", op2(k, OP_MAX, op2(k, OP_MIN, step_of(k, down), k->hi), k->plain_lo), NULL);
+    const char *what = k->gap ? "steps" : "tiles", *from = k->plain_lo == k->lo ? "j_lo" : "j_plain_lo";
+    s->loop->prev->note = ag_fmt(k->arena, "%s %s .. j_plain_hi need no mask", what, from).s;
 }
 
 static Ins *loop_over(Split *s, Ref lo, Ref hi, const char *note) {

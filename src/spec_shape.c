@@ -56,6 +56,7 @@ static int varies_with(Reading *r, const Ast *e) {
     for (int i = 0; i < e->nsub; i++) by |= varies_with(r, e->sub[i]);
     r->elements |= e->op == OP_LOAD && by == (BY_QUERY | BY_KEY);
     for (int i = 0; i < ag_op[e->op].arity; i++) by |= varies_with(r, e->arg[i]);
+    r->elements |= e->op == OP_MOD && by & BY_KEY; /* takes registers as loads do */
     return by;
 }
 

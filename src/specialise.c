@@ -113,10 +113,13 @@ static Ref swap_tile(void *payload, Ref r) {
     const Swap *x = payload;
     return r == x->s->j ? x->tile : 0;
 }
-static void retarget(Specialise *s, Ins *i, Ref tile) {
+Ref ag_spz_at_tile(Specialise *s, Ref e, Ref tile) {
     Swap x = {s, tile};
+    return ag_node_rebuild(&s->k->nodes, &s->k->nodes, e, swap_tile, &x);
+}
+static void retarget(Specialise *s, Ins *i, Ref tile) {
     for (int e = 0; e < LEN(i->e); e++)
-        if (i->e[e]) i->e[e] = ag_node_rebuild(&s->k->nodes, &s->k->nodes, i->e[e], swap_tile, &x);
+        if (i->e[e]) i->e[e] = ag_spz_at_tile(s, i->e[e], tile);
     for (Ins *c = i->body.first; c; c = c->next) retarget(s, c, tile);
 }
 void ag_spz_append(Specialise *s, Block *to, const Block *from, Ref tile) {

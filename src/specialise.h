@@ -49,6 +49,7 @@ Ref ag_spz_phase(Specialise *s, const Ring *r, Ref step);
 void ag_spz_wait(Specialise *s, Block *b, int barrier, Ref stage, Ref parity, const char *note);
 void ag_spz_release(Specialise *s, Block *b, const Ring *r, Ref step);
 void ag_spz_mma_wait(Specialise *s, Block *b, int groups, const char *note);
+Ref ag_spz_at_tile(Specialise *s, Ref e, Ref tile);                        /* e with `tile` in place of the step */
 void ag_spz_append(Specialise *s, Block *to, const Block *from, Ref tile); /* clones; j becomes `tile` (0: as it is) */
 /* One asynchronous product of the given step, in a group of its own, when its shared tile is there.  what: for the reader of the kernel. */
 void ag_spz_scores(Specialise *s, Block *to, const Parts *p, Ref step, Ref round, const char *what);

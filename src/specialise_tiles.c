@@ -475,7 +475,7 @@ static Ref room_for_keys(Specialise *s, Block *to, const Ring *r, Ref step, cons
 static void load_keys(Specialise *s, Block *to, int ring, Ref j, Ref step, const char *what) {
     const Ring *r = &s->ring[ring];
     Ref stage = room_for_keys(s, to, r, step, ag_fmt(s->k->arena, "---- %.*s of %s, when its stage is empty", STRF(s->k->val[r->val].name), what).s);
-    load_tile(s, to, r, stage, NULL, ag_spz_op(s, OP_MUL, j, ag_spz_num(s, s->k->val[r->val].rows)), NULL);
+    load_tile(s, to, r, stage, NULL, ag_spz_at_tile(s, r->copy->e[1], j), NULL);
 }
 
 static Ref room_for_query(Specialise *s, Block *to, Ref round, const char *note) {

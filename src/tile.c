@@ -126,6 +126,7 @@ bool ag_nonneg(const Kernel *k, Ref r) {
     case OP_BLOCK:
     case OP_BLOCKS: return true;
     case OP_SIZE: return n->index != SZ_OFF;
+    case OP_AXIS: return n->index != AX_Q; /* a position */
     case OP_VAL: return k->val[n->index].nonneg;
     case OP_MAX: return ag_nonneg(k, n->arg[0]) || ag_nonneg(k, n->arg[1]);
     case OP_ADD:

@@ -79,9 +79,38 @@ static int64_t listed_keys(const Tiler *t) {
     return t->k->nodes.n[list->extent[3]].value.u.i * t->k->list->n;
 }
 
+/* Tiles wholly inside of the gap are left out: from step j_gap on a step's tile is `gap` further than its number.  At least `least` tiles behind the gap stay. */
+static void leave_gap(Tiler *t, int j_lo, int j_hi, int least) {
+    const KeyRange *r = &t->m->range;
+    Kernel *k = t->k;
+    Ref bn = num(t, tile_field(k, F_TILE_N)), zero = num(t, 0), hi = val(t, j_hi);
+    Ref from = op2(t, OP_CEILDIV, op2(t, OP_MAX, ag_tiler_expr(t, r->gap_lo, LEVEL_ONCE), zero), bn);
+    Ref to = op2(t, OP_FLOORDIV, op2(t, OP_MAX, ag_tiler_expr(t, r->gap_hi, LEVEL_ONCE), zero), bn);
+    k->gap_at = val(
+        t, ag_tiler_let(t, t->pre, "j_gap", op2(t, OP_MIN, op2(t, OP_MAX, from, val(t, j_lo)), hi), "but those from j_gap on, as many as gap says"));
+    Ref last = least ? op2(t, OP_SUB, hi, num(t, least)) : hi;
+    k->gap = val(t, ag_tiler_let(t, t->pre, "gap", op2(t, OP_MAX, op2(t, OP_SUB, op2(t, OP_MIN, to, last), k->gap_at), zero), NULL));
+    k->hi = val(t, ag_tiler_let(t, t->pre, "j_end", op2(t, OP_SUB, hi, k->gap), "steps j_lo .. j_end: step j is tile j, from j_gap on tile j + gap"));
+    k->val[k->nodes.n[k->hi].index].nonneg = true;
+}
+
+/* What several bounds have in common is computed once. */
+static void share_bounds(Tiler *t) {
+    bool *named = NEWN(t->k->arena, bool, (size_t)t->m->nodes.len);
+    ag_range_shared(t->m, named);
+    const char *note = "---- bounds of the keys";
+    for (Ref r = 1; r < t->m->nodes.len; r++) {
+        if (!named[r] || t->held[r] >= 0) continue;
+        Ref e = ag_tiler_expr(t, r, LEVEL_ONCE);
+        t->held[r] = ag_tiler_let(t, t->pre, ag_fmt(t->k->arena, "c%d", t->nonce++).s, e, note);
+        note = NULL;
+    }
+}
+
 /* Key tiles that can contribute. */
 void ag_tiler_keys(Tiler *t) {
     const KeyRange *r = &t->m->range;
+    if (!t->listed) share_bounds(t);
     Ref bn = num(t, tile_field(t->k, F_TILE_N)), zero = num(t, 0), lo = zero, hi = size(t, SZ_SK);
     if (r->need_lo) lo = op2(t, OP_MAX, ag_tiler_expr(t, r->need_lo, LEVEL_ONCE), zero);
     if (r->need_hi) hi = op2(t, OP_MIN, ag_tiler_expr(t, r->need_hi, LEVEL_ONCE), hi);
@@ -100,6 +129,7 @@ void ag_tiler_keys(Tiler *t) {
            !ag_expr_uses(t->k, hi, OP_AXIS, AX_H)); /* a tile may have several heads, and the ranges are for all */
     t->k->lo = val(t, j_lo);
     t->k->hi = val(t, j_hi);
+    if (r->gap_lo && !t->listed) leave_gap(t, j_lo, j_hi, some);
     t->k->never_clear = t->listed || (r->mask && r->never_plain);
     if (r->plain_lo) t->k->clear_lo = ag_tiler_expr(t, r->plain_lo, LEVEL_ONCE);
     if (r->plain_hi) t->k->clear_hi = ag_tiler_expr(t, r->plain_hi, LEVEL_ONCE);

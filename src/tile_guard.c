@@ -95,9 +95,57 @@ static bool take_comparison(Tiler *t, Interval *i, const Node *n) {
     /* x - k < y: k > x - y.  Distances are below 2^30 (launch.c), so y may be cut to that; then x - y - k stays in 32 bits. */
     return bound_key(t, i, mirror[n->op], op2(t, OP_SUB, d->arg[0], cut(t, b))), true;
 }
+static Ref take_conjunction(Tiler *t, Interval *i, Ref cond);
+
+/* The alternatives of a condition. */
+enum { MAX_ALTERNATIVES = 16 };
+static int alternatives(const Tiler *t, Ref cond, Ref *out, int n) {
+    const Node x = t->k->nodes.n[cond];
+    if (x.op == OP_OR && n < MAX_ALTERNATIVES - 1) return alternatives(t, x.arg[1], out, alternatives(t, x.arg[0], out, n));
+    out[n] = cond;
+    return n + 1;
+}
+static void widen(Tiler *t, Ref *bound, Op op, Ref x) { *bound = *bound ? op2(t, op, *bound, x) : x; }
+/* (k < x or k < y) is k < max(x, y), and (k < x or c) where c is of the row k < (Sk if c else x).  Alternatives that end alike and do not begin become one
+ * bound, as do those that begin alike; a single one is taken into the interval, else all that are left are the answer. */
+static Ref take_alternatives(Tiler *t, Interval *i, Ref cond) {
+    Ref each[MAX_ALTERNATIVES], rest = 0, key = ag_node_leaf(&t->k->nodes, OP_AXIS, T_INT, AX_K, (Span){0}), of_row = 0;
+    int n = alternatives(t, cond, each, 0), others = 0, bands = 0;
+    Interval all = {0}, band = {0};
+    for (int a = 0; a < n; a++) {
+        Interval own = {0};
+        const Node x = t->k->nodes.n[each[a]];
+        bool bound = take_comparison(t, &own, &x);
+        if (bound && own.hi)
+            widen(t, &all.hi, OP_MAX, own.hi);
+        else if (bound)
+            widen(t, &all.lo, OP_MIN, own.lo);
+        else if (!has_key(t, each[a]))
+            of_row = of_row ? op2(t, OP_OR, of_row, each[a]) : each[a];
+        else {
+            own = (Interval){0};
+            if (x.op == OP_AND && !take_conjunction(t, &own, each[a]) && own.lo && own.hi) band = own, bands++;
+            rest = others++ ? op2(t, OP_OR, rest, each[a]) : each[a];
+        }
+    }
+    if (of_row && all.hi)
+        all.hi = ag_node_op(&t->k->nodes, OP_SELECT, of_row, size(t, SZ_SK), all.hi, (Span){0});
+    else if (of_row)
+        rest = others++ ? op2(t, OP_OR, rest, of_row) : of_row;
+    if (others == 1 && bands == 1 && all.hi && !all.lo) { /* lo <= k < hi or k < x:  (lo <= k or k < x) and k < max(hi, x) */
+        tighten(t, &i->hi, OP_MIN, op2(t, OP_MAX, band.hi, all.hi));
+        return op2(t, OP_OR, op2(t, OP_GE, key, band.lo), op2(t, OP_LT, key, all.hi));
+    }
+    if (!others && !all.lo) return tighten(t, &i->hi, OP_MIN, all.hi), 0;
+    if (!others && !all.hi) return tighten(t, &i->lo, OP_MAX, all.lo), 0;
+    if (all.lo) all.lo = op2(t, OP_GE, key, all.lo), rest = rest ? op2(t, OP_OR, rest, all.lo) : all.lo;
+    if (all.hi) all.hi = op2(t, OP_LT, key, all.hi), rest = rest ? op2(t, OP_OR, rest, all.hi) : all.hi;
+    return rest;
+}
 /* Splits a conjunction into its interval and the rest (0: nothing is left). */
 static Ref take_conjunction(Tiler *t, Interval *i, Ref cond) {
     const Node n = t->k->nodes.n[cond];
+    if (n.op == OP_OR) return take_alternatives(t, i, cond);
     if (n.op == OP_AND) {
         Ref a = take_conjunction(t, i, n.arg[0]), b = take_conjunction(t, i, n.arg[1]);
         return a && b ? op2(t, OP_AND, a, b) : a ? a : b;
@@ -108,7 +156,7 @@ static Ref take_conjunction(Tiler *t, Interval *i, Ref cond) {
 void ag_tiler_guard(Tiler *t) {
     Ref key = ag_node_leaf(&t->k->nodes, OP_AXIS, T_INT, AX_K, (Span){0}), rest = 0, guard = 0;
     Interval seen = {0};
-    if (t->m->range.mask) rest = take_conjunction(t, &seen, ag_tiler_expr(t, t->m->range.mask, LEVEL_ELEM));
+    if (t->m->range.mask) rest = take_conjunction(t, &seen, ag_tiler_expr(t, t->m->range.visible, LEVEL_ELEM));
     bound_key(t, &seen, OP_LT, size(t, SZ_SK));
     if (t->united && t->k->pack % 16) /* a warp has rows of several queries: no key is before 0 */
         seen.hi = ag_node_op(&t->k->nodes, OP_SELECT, ag_tiler_listed(t), seen.hi, num(t, 0), (Span){0});

@@ -248,10 +248,11 @@ typedef struct Kernel {
     int shared_bytes; /* set by place */
     Ref chunk; /* int node over sizes: the launch is for that many queries at most, and is done again, with its neighbours, for the next ones; 0: for all at once.
                          Sq and off are those of the launch */
-    Ref blocks;   /* launch formula over SIZE nodes: blocks, or with `persistent` tiles */
-    Ref guard;    /* bool node: the mask with the bound of the key axis; true on plain steps */
-    int key_loop; /* value that counts key tiles (dst of its TI_LOOP) */
-    Ref lo, hi;   /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
+    Ref blocks;      /* launch formula over SIZE nodes: blocks, or with `persistent` tiles */
+    Ref guard;       /* bool node: the mask with the bound of the key axis; true on plain steps */
+    int key_loop;    /* value that counts key tiles (dst of its TI_LOOP) */
+    Ref lo, hi;      /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
+    Ref gap_at, gap; /* VALs: the loop counts steps [lo, hi), and steps from gap_at on are tiles `gap` further; 0: steps are tiles */
     const Ins *
         entries; /* KERNEL_GATHER: the TI_ENTRIES whose queries are rows.  A row number of queries is one of entries then: row r of a tile that begins at
                                x stands for the query of entry x + r / pack, and what is stored goes to row number `entry` of the tensor */
@@ -259,7 +260,7 @@ typedef struct Kernel {
     bool unique;            /* no block is twice in a list */
     Ref clear_lo, clear_hi; /* keys between which the spec's mask is true for every query row of the tile; 0: unbounded */
     bool never_clear;       /* there is no such range */
-    Ref plain_lo, plain_hi; /* VALs, set by split: key tiles [plain_lo, plain_hi) need no guard; 0: none are told apart */
+    Ref plain_lo, plain_hi; /* VALs, set by split: steps [plain_lo, plain_hi) need no guard; 0: none are told apart */
     Slot slot[META_SLOTS];  /* argument struct, set by place */
     int nslot, param_bytes;
     TmapMeta tmap[META_TMAPS]; /* how tensors are read by TMA: SLOT_TMAP's `index` counts these */

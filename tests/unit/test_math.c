@@ -335,21 +335,23 @@ static void test_range_text(void **state) {
         {"k < 100", "0 .. min(Sk, 100)", "0 .. min(Sk, 100)"},
         {"k >= 7 and k < 100", "max(0, 7) .. min(Sk, 100)", "max(0, 7) .. min(Sk, 100)"},
         {"k == q + 1", "max(0, q.min + 1) .. min(Sk, q.max + 2)", "max(0, q.max + 1) .. min(Sk, q.min + 2)"},
-        {"k != q", "0 .. Sk", "not known"},
+        {"k != q", "0 .. Sk", "0 .. min(Sk, q.min)"},
         {"k <= q and q - k < 8", "max(0, q.min + -7) .. min(Sk, q.max + 1)", "max(0, q.max + -7) .. min(Sk, q.min + 1)"},
         {"abs(q - k) < 8", "max(0, q.min + -7) .. min(Sk, q.max + 8)", "max(0, q.max + -7) .. min(Sk, q.min + 8)"},
         {"k <= q or k < 16", "0 .. min(Sk, max(q.max + 1, 16))", "0 .. min(Sk, max(q.min + 1, 16))"},
-        {"k <= q or k > q + 9", "0 .. Sk", "0 .. min(Sk, q.min + 1)"},
-        {"k <= q if q < 50 else k < 10", "0 .. min(Sk, max(q.max + 1, 10))", "not known"},
-        {"k <= q and q < 50", "0 .. min(Sk, q.max + 1)", "not known"},
-        {"k <= q or q < 50", "0 .. Sk", "0 .. min(Sk, q.min + 1)"},
+        {"k <= q or k > q + 9", "0 .. Sk\n          but    q.max + 1 .. q.min + 10", "max(0, select(q.max + 10 <= q.min + 1, 0, q.max + 10)) .. Sk"},
+        {"k <= q if q < 50 else k < 10", "0 .. min(Sk, max(min(select(q.min < 50, Sk, 0), q.max + 1), min(select(q.max < 50, 0, Sk), 10)))",
+         "0 .. min(Sk, max(min(select(q.max < 50, Sk, 0), q.min + 1), min(select(q.min < 50, 0, Sk), 10)))"},
+        {"k <= q and q < 50", "0 .. min(Sk, min(q.max + 1, select(q.min < 50, Sk, 0)))", "0 .. min(Sk, min(q.min + 1, select(q.max < 50, Sk, 0)))"},
+        {"k <= q or q < 50", "0 .. min(Sk, max(q.max + 1, select(q.min < 50, Sk, 0)))", "0 .. min(Sk, max(q.min + 1, select(q.max < 50, Sk, 0)))"},
         {"k < q * 2 + 3", "0 .. min(Sk, q.max * 2 + 3)", "0 .. min(Sk, q.min * 2 + 3)"},
         {"k + q < 30", "0 .. min(Sk, -q.min + 30)", "0 .. min(Sk, -q.max + 30)"},
         {"k < Sk - 1", "0 .. min(Sk, Sk + -1)", "0 .. min(Sk, Sk + -1)"},
         {"k * 2 < q", "0 .. min(Sk, ceildiv(q.max, 2))", "0 .. min(Sk, ceildiv(q.min, 2))"},
         {"k * 2 > 7 - q", "max(0, (-q.max + 7) // 2 + 1) .. Sk", "max(0, (-q.min + 7) // 2 + 1) .. Sk"},
         {"16 * k + 31 <= q", "0 .. Sk", "not known"}, /* 16 * 2^29 wraps */
-        {"k * 2 == q", "0 .. Sk", "not known"},
+        {"k * 2 == q", "max(0, ceildiv(max(q.min, 0), 2)) .. min(Sk, max(q.max, -1) // 2 + 1)",
+         "max(0, ceildiv(max(q.max, 0), 2)) .. min(Sk, max(q.min, -1) // 2 + 1)"},
         {"k < q * q", "0 .. Sk", "not known"},
         {"k < h", "0 .. Sk", "not known"},
         {"k % 4 == 0", "0 .. Sk", "not known"},
@@ -431,7 +433,7 @@ static void check_tile(Env *e, Tally *t) {
 }
 
 static void check_range(Math *m, void *payload) {
-    static const int64_t extreme[] = {0, 1, 5, -3, INT32_MAX, INT32_MIN, INT32_MAX - 1, 1 << 30, -(1 << 30)};
+    static const int64_t extreme[] = {0, 1, 5, -3, PARAM_INT_MAX, -PARAM_INT_MAX, PARAM_INT_MAX - 1, 1 << 29, -(1 << 29)};
     Tally *t = payload;
     for (int i = 0; i < 12; i++) {
         HostCall call = {.size = {1, 1, 1, 1 + roll(20), roll(24), (int64_t)roll(30) - 12, 4, 3}};
@@ -466,7 +468,7 @@ static void test_range_property(void **state) {
 /* Far positions and extreme windows: nothing wraps. */
 static void check_far(Math *m, void *payload) {
     (void)payload;
-    static const int64_t w[] = {INT32_MAX, INT32_MIN, 1 << 30, -(1 << 30), 1 << 29, 3, 0};
+    static const int64_t w[] = {PARAM_INT_MAX, -PARAM_INT_MAX, 1 - PARAM_INT_MAX, 1 << 29, 3, 0};
     static const int64_t at[] = {AG_POSITION_LIMIT - 8, -AG_POSITION_LIMIT + 1, 0, 1000};
     for (int i = 0; i < LEN(w); i++)
         for (int k = 0; k < LEN(at); k++) {

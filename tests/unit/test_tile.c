@@ -341,6 +341,13 @@ typedef struct Counts {
     int64_t visited, plain, needed, clear;
 } Counts;
 
+/* The step that visits a key tile; -1: it is in the gap. */
+static int64_t step_of(const BlockRun *r, int64_t tile) {
+    if (!r->k->gap || tile < eval_int(r, r->k->gap_at)) return tile;
+    int64_t step = tile - eval_int(r, r->k->gap);
+    return step < eval_int(r, r->k->gap_at) ? -1 : step;
+}
+
 static void check_block_bounds(const BlockRun *r, const Spec *spec, int m, int n, Counts *t) {
     const Kernel *k = r->k;
     int64_t lo = eval_int(r, k->lo), hi = eval_int(r, k->hi), plain_lo = lo, plain_hi = lo, tiles = (r->call->size[SZ_SK] + n - 1) / n;
@@ -350,7 +357,8 @@ static void check_block_bounds(const BlockRun *r, const Spec *spec, int m, int n
     Counts here = {0, 0, 0, 0};
     for (int64_t j = 0; j < tiles; j++) {
         Seen s = look(r, spec, j, m, n);
-        bool visited = lo <= j && j < hi, plain = plain_lo <= j && j < plain_hi;
+        int64_t step = step_of(r, j);
+        bool visited = lo <= step && step < hi, plain = plain_lo <= step && step < plain_hi;
         if (s.any && !visited) fail_msg("block %d: key tile %d is needed and not visited", (int)r->number, (int)j);
         if (plain && !s.all) fail_msg("block %d: key tile %d needs a mask and has none", (int)r->number, (int)j);
         here.visited += visited;
@@ -417,7 +425,14 @@ static const struct {
     {"not (k > q)", true},
     {"k <= q if q % 2 == 0 else k < 10", false},
     {"k % 3 == 1 and k <= q", false},
-    {"k // 16 <= q // 16", false},
+    {"k // 16 <= q // 16", true},
+    {"k // 16 == q // 16", true},
+    {"k <= q and k // 48 == q // 48", true},
+    {"q - k < 20 and k <= q or k < 5 and k <= q", false}, /* a gap past the last key */
+    {"k <= q and (q - k < 20 or k < 5 or q < 5)", false},
+    {"k < q - 40 or k > q + 40", false},
+    {"abs(k // 20 - clamp(q // 20, 1, 3)) <= 1 and k % 20 <= q % 20", false},
+    {"q < 20 or k > 50", false},
     {"k <= q + h", false},
     {"2 * k <= q", false},
     {"k - off <= q - off and k >= off - 30", false},

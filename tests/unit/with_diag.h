@@ -14,7 +14,7 @@ static char *report_of(Str text, void (*work)(Diag *d, uint16_t file, void *payl
     d = (Diag){.arena = ag_arena_new()};
     ag_arena_on_oom(d.arena, &d.jump);
     Buf out = {0};
-    if (!setjmp(d.jump)) work(&d, ag_diag_file(&d, STR("t.yaml"), text), payload);
+    if (!setjmp(d.jump)) work(&d, ag_diag_file(&d, ag_str("t.yaml"), text), payload);
     ag_putn(&out, "", 0);
     ag_diag_render(&d, &out);
     if (status) *status = d.status;

@@ -1,0 +1,311 @@
+/* range_bound.c: what an expression without a key is between, over the queries and heads of a tile: interval arithmetic on nodes.
+ *
+ * Sums of bounds may be reached by no row, so each is held against the least and greatest value it can have: what might leave 32 bits has no extent.  What is
+ * the same for all of a tile is its own bound, and does not overflow, as the mask itself does not. */
+#include "ranges.h"
+
+static const Extent no_extent = {0};
+static const int64_t limit = AG_POSITION_LIMIT;
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
+static bool fits(int64_t least, int64_t most) { return least >= INT32_MIN && most <= INT32_MAX; }
+
+/* ---- constants that an int stays within */
+
+typedef struct Span64 {
+    int64_t lo, hi;
+} Span64;
+
+static const Span64 any_int = {INT32_MIN, INT32_MAX};
+
+static Span64 size_reach(int size) {
+    if (size == SZ_SQ || size == SZ_SK) return (Span64){0, limit};
+    return size == SZ_OFF ? (Span64){-limit, limit} : (Span64){0, INT32_MAX};
+}
+
+static Span64 axis_reach(const Ranges *g, int axis) {
+    if (axis == AX_K) return (Span64){0, g->keys - 1};
+    return axis == AX_Q ? (Span64){-limit, limit} : (Span64){0, INT32_MAX};
+}
+
+static Span64 product_reach(Span64 a, Span64 b) {
+    int64_t p[4] = {a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi};
+    Span64 r = {p[0], p[0]};
+    for (int i = 1; i < 4; i++) r = (Span64){min64(r.lo, p[i]), max64(r.hi, p[i])};
+    return r;
+}
+
+static int64_t floor_div64(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+
+static Span64 quotient_reach(Span64 a, Span64 b) {
+    if (b.lo > 0) return (Span64){min64(floor_div64(a.lo, b.lo), floor_div64(a.lo, b.hi)), max64(floor_div64(a.hi, b.lo), floor_div64(a.hi, b.hi))};
+    int64_t most = max64(max64(a.lo, -a.lo), max64(a.hi, -a.hi));
+    return (Span64){max64(-most, INT32_MIN), min64(most, INT32_MAX)};
+}
+
+static Span64 remainder_reach(Span64 a, Span64 b) {
+    if (b.lo <= 0) return any_int;
+    return a.lo >= 0 && a.hi < b.lo ? a : (Span64){0, b.hi - 1};
+}
+
+static bool reach(Ranges *g, Ref r, Span64 *out);
+
+static bool op_reach(Ranges *g, const Node *n, Span64 *out) {
+    Span64 x[3] = {{0}};
+    for (int i = 0; i < ag_op[n->op].arity; i++)
+        if (g->p->n[n->arg[i]].type == T_INT && !reach(g, n->arg[i], &x[i])) return false;
+    switch (n->op) {
+    case OP_NEG: *out = (Span64){-x[0].hi, -x[0].lo}; break;
+    case OP_ADD: *out = (Span64){x[0].lo + x[1].lo, x[0].hi + x[1].hi}; break;
+    case OP_SUB: *out = (Span64){x[0].lo - x[1].hi, x[0].hi - x[1].lo}; break;
+    case OP_MUL: *out = product_reach(x[0], x[1]); break;
+    case OP_FLOORDIV: *out = quotient_reach(x[0], x[1]); break;
+    case OP_MOD: *out = remainder_reach(x[0], x[1]); break;
+    case OP_MIN: *out = (Span64){min64(x[0].lo, x[1].lo), min64(x[0].hi, x[1].hi)}; break;
+    case OP_MAX: *out = (Span64){max64(x[0].lo, x[1].lo), max64(x[0].hi, x[1].hi)}; break;
+    case OP_CLAMP: *out = (Span64){min64(max64(x[0].lo, x[1].lo), x[2].lo), min64(max64(x[0].hi, x[1].hi), x[2].hi)}; break;
+    case OP_RELU: *out = (Span64){max64(x[0].lo, 0), max64(x[0].hi, 0)}; break;
+    case OP_ABS: *out = (Span64){max64(0, max64(x[0].lo, -x[0].hi)), max64(-x[0].lo, x[0].hi)}; break;
+    case OP_SELECT: *out = (Span64){min64(x[1].lo, x[2].lo), max64(x[1].hi, x[2].hi)}; break;
+    default: *out = any_int; break;
+    }
+    return fits(out->lo, out->hi);
+}
+
+static bool reach(Ranges *g, Ref r, Span64 *out) {
+    const Node n = g->p->n[r];
+    *out = any_int;
+    if (--g->budget < 0) return ag_rg_uniform(g, r);
+    if (n.op == OP_CONST) *out = (Span64){n.value.u.i, n.value.u.i};
+    if (n.op == OP_SIZE) *out = size_reach(n.index);
+    if (n.op == OP_PARAM) *out = (Span64){-PARAM_INT_MAX, PARAM_INT_MAX};
+    if (n.op == OP_AXIS || n.op == OP_AXISMIN || n.op == OP_AXISMAX) *out = axis_reach(g, n.index);
+    if (ag_op[n.op].arity == 0 || n.op == OP_LOAD || op_reach(g, &n, out)) return true;
+    if (!ag_rg_uniform(g, r)) return false;
+    *out = (Span64){max64(out->lo, INT32_MIN), min64(out->hi, INT32_MAX)}; /* it does not overflow, whatever its parts could be */
+    if (out->lo > out->hi) *out = any_int;
+    return true;
+}
+
+bool ag_rg_reach(Ranges *g, Ref r, int64_t *least, int64_t *most) {
+    Span64 x;
+    bool ok = reach(g, r, &x);
+    *least = x.lo, *most = x.hi;
+    return ok;
+}
+
+/* ---- extents */
+
+static Extent extent(Ref lo, Ref hi, int64_t least, int64_t most) { return fits(least, most) ? (Extent){lo, hi, least, most, true} : no_extent; }
+
+void ag_rg_assume(Ranges *g, Ref condition) {
+    if (!ag_node_is_const(g->p, condition)) g->assumed = g->assumed ? ag_rg_op(g, OP_AND, g->assumed, condition) : condition;
+}
+
+Extent ag_rg_cut(Ranges *g, Extent x, int64_t least, int64_t most) {
+    if (x.least < least) x.lo = ag_rg_op(g, OP_MAX, x.lo, ag_rg_num(g, least)), x.hi = ag_rg_op(g, OP_MAX, x.hi, ag_rg_num(g, least));
+    if (x.most > most) x.lo = ag_rg_op(g, OP_MIN, x.lo, ag_rg_num(g, most)), x.hi = ag_rg_op(g, OP_MIN, x.hi, ag_rg_num(g, most));
+    x.least = min64(max64(x.least, least), most), x.most = max64(min64(x.most, most), least);
+    return x;
+}
+
+/* x + c, where x may be a sum with a constant already. */
+static Ref plus(Ranges *g, Ref x, int64_t c) {
+    const Node n = g->p->n[x];
+    bool sum = n.op == OP_ADD && ag_node_is_const(g->p, n.arg[1]);
+    if (sum) c += g->p->n[n.arg[1]].value.u.i;
+    return ag_rg_op(g, OP_ADD, sum ? n.arg[0] : x, ag_rg_num(g, c));
+}
+
+static Ref subtract(Ranges *g, Ref a, Ref b) {
+    if (g->p->n[b].op == OP_NEG) return ag_rg_op(g, OP_ADD, a, g->p->n[b].arg[0]);
+    if (ag_node_is_const(g->p, b)) return plus(g, a, -g->p->n[b].value.u.i);
+    return ag_node_is_int(g->p, a, 0) ? ag_fold_node(g->p, (Node){.op = OP_NEG, .arg = {b}}) : ag_rg_op(g, OP_SUB, a, b);
+}
+static Ref add(Ranges *g, Ref a, Ref b) {
+    const Node x = g->p->n[a], y = g->p->n[b];
+    if (y.op == OP_CONST) return plus(g, a, y.value.u.i);
+    if (x.op == OP_ADD && ag_node_is_const(g->p, x.arg[1])) return plus(g, add(g, x.arg[0], b), g->p->n[x.arg[1]].value.u.i);
+    return x.op == OP_NEG ? subtract(g, b, x.arg[0]) : y.op == OP_NEG ? subtract(g, a, y.arg[0]) : ag_rg_op(g, OP_ADD, a, b);
+}
+
+Extent ag_rg_sum(Ranges *g, Extent a, Extent b) {
+    Extent x = extent(0, 0, a.least + b.least, a.most + b.most);
+    if (!a.ok || !b.ok || !x.ok) return no_extent;
+    x.lo = add(g, a.lo, b.lo), x.hi = add(g, a.hi, b.hi);
+    return x;
+}
+
+Extent ag_rg_difference(Ranges *g, Extent a, Extent b) {
+    Extent x = extent(0, 0, a.least - b.most, a.most - b.least);
+    if (!a.ok || !b.ok || !x.ok) return no_extent;
+    x.lo = subtract(g, a.lo, b.hi), x.hi = subtract(g, a.hi, b.lo);
+    return x;
+}
+
+Extent ag_rg_step(Ranges *g, Extent a, int64_t by) {
+    return a.ok ? extent(plus(g, a.lo, by), plus(g, a.hi, by), a.least + by, a.most + by) : no_extent;
+}
+
+/* x // c + more */
+typedef struct Quotient {
+    Ref x;
+    int64_t more;
+} Quotient;
+static bool is_quotient(const Ranges *g, Ref r, Ref c, Quotient *out) {
+    Node n = g->p->n[r];
+    *out = (Quotient){0};
+    if (n.op == OP_ADD && ag_node_is_const(g->p, n.arg[1])) out->more = g->p->n[n.arg[1]].value.u.i, n = g->p->n[n.arg[0]];
+    out->x = n.arg[0];
+    return n.op == OP_FLOORDIV && n.arg[1] == c && magnitude(out->more) < limit;
+}
+
+/* (x // c + more) * c is x - x % c + more * c, which does not leave the neighbourhood of x. */
+static Ref multiple(Ranges *g, Quotient a, Ref c) {
+    Ref down = ag_rg_op(g, OP_SUB, a.x, ag_rg_op(g, OP_MOD, a.x, c)), more = ag_rg_op(g, OP_MUL, c, ag_rg_num(g, magnitude(a.more)));
+    return a.more == 0                 ? down
+           : ag_node_is_const(g->p, c) ? plus(g, down, a.more * g->p->n[c].value.u.i)
+                                       : ag_rg_op(g, a.more > 0 ? OP_ADD : OP_SUB, down, more);
+}
+
+static Extent multiples(Ranges *g, Quotient lo, Quotient hi, Ref c, Span64 by) {
+    Span64 x, y, positive = {max64(by.lo, 1), by.hi}; /* a divisor is, or it is assumed */
+    if (!reach(g, lo.x, &x) || !reach(g, hi.x, &y)) return no_extent;
+    int64_t least = x.lo < 0 ? min64(2 * x.lo, -by.hi) : 0, most = max64(y.hi, 0);
+    least += product_reach((Span64){lo.more, lo.more}, positive).lo, most += product_reach((Span64){hi.more, hi.more}, positive).hi;
+    return fits(least, most) ? extent(multiple(g, lo, c), multiple(g, hi, c), least, most) : no_extent;
+}
+
+Extent ag_rg_times(Ranges *g, Extent a, Ref c) {
+    Span64 by, r;
+    Quotient lo, hi;
+    if (!a.ok || !reach(g, c, &by)) return no_extent;
+    if (is_quotient(g, a.lo, c, &lo) && is_quotient(g, a.hi, c, &hi)) return multiples(g, lo, hi, c, by);
+    r = product_reach((Span64){a.least, a.most}, by);
+    if (!fits(r.lo, r.hi)) return no_extent;
+    Ref p = ag_rg_op(g, OP_MUL, a.lo, c), q = ag_rg_op(g, OP_MUL, a.hi, c);
+    if (by.lo >= 0) return extent(p, q, r.lo, r.hi);
+    if (by.hi <= 0) return extent(q, p, r.lo, r.hi);
+    return extent(ag_rg_op(g, OP_MIN, p, q), ag_rg_op(g, OP_MAX, p, q), r.lo, r.hi);
+}
+
+/* A divisor has to be positive: a constant is, of a parameter it is assumed. */
+static bool positive(Ranges *g, Ref c) {
+    Span64 x;
+    if (!ag_rg_uniform(g, c) || !reach(g, c, &x) || x.hi <= 0) return false;
+    if (x.lo <= 0) ag_rg_assume(g, ag_rg_op(g, OP_GT, c, ag_rg_num(g, 0)));
+    return true;
+}
+
+static Extent quotient(Ranges *g, Extent a, Ref c) {
+    Span64 by;
+    if (!a.ok || !positive(g, c) || !reach(g, c, &by)) return no_extent;
+    Span64 r = quotient_reach((Span64){a.least, a.most}, (Span64){max64(by.lo, 1), by.hi});
+    return extent(ag_rg_op(g, OP_FLOORDIV, a.lo, c), ag_rg_op(g, OP_FLOORDIV, a.hi, c), r.lo, r.hi);
+}
+
+static Extent remainder_of(Ranges *g, Extent a, Ref c) {
+    Span64 by;
+    if (!a.ok || !positive(g, c) || !reach(g, c, &by)) return no_extent;
+    if (a.least >= 0 && a.most < by.lo) return a;
+    Ref one_round = ag_rg_op(g, OP_EQ, ag_rg_op(g, OP_FLOORDIV, a.lo, c), ag_rg_op(g, OP_FLOORDIV, a.hi, c));
+    return extent(ag_rg_select(g, one_round, ag_rg_op(g, OP_MOD, a.lo, c), ag_rg_num(g, 0)),
+                  ag_rg_select(g, one_round, ag_rg_op(g, OP_MOD, a.hi, c), plus(g, c, -1)), 0, by.hi - 1);
+}
+
+static Extent pairwise(Ranges *g, Op op, Extent a, Extent b) {
+    bool min = op == OP_MIN;
+    if (!a.ok || !b.ok) return no_extent;
+    return extent(ag_rg_op(g, op, a.lo, b.lo), ag_rg_op(g, op, a.hi, b.hi), min ? min64(a.least, b.least) : max64(a.least, b.least),
+                  min ? min64(a.most, b.most) : max64(a.most, b.most));
+}
+
+static Extent constant(Ranges *g, int64_t v) { return extent(ag_rg_num(g, v), ag_rg_num(g, v), v, v); }
+
+static Extent absolute(Ranges *g, Extent a) {
+    if (!a.ok || a.least >= 0) return a;
+    Extent minus = ag_rg_difference(g, constant(g, 0), a);
+    if (!minus.ok) return no_extent;
+    Ref lo = ag_rg_op(g, OP_MAX, ag_rg_op(g, OP_MAX, a.lo, minus.lo), ag_rg_num(g, 0));
+    return extent(lo, ag_rg_op(g, OP_MAX, a.hi, minus.hi), 0, max64(a.most, minus.most));
+}
+
+static Extent choice(Ranges *g, const Node *n) {
+    Extent a = ag_rg_extent(g, n->arg[1]), b = ag_rg_extent(g, n->arg[2]);
+    if (!a.ok || !b.ok) return no_extent;
+    Truth c = ag_rg_truth(g, n->arg[0]);
+    Ref lo = ag_rg_select(g, c.may, ag_rg_op(g, OP_MIN, a.lo, b.lo), b.lo), hi = ag_rg_select(g, c.may, ag_rg_op(g, OP_MAX, a.hi, b.hi), b.hi);
+    return extent(ag_rg_select(g, c.must, a.lo, lo), ag_rg_select(g, c.must, a.hi, hi), min64(a.least, b.least), max64(a.most, b.most));
+}
+
+static Extent axis_extent(Ranges *g, int axis) {
+    if (axis == AX_Q)
+        return extent(ag_node_leaf(g->p, OP_AXISMIN, T_INT, AX_Q, (Span){0}), ag_node_leaf(g->p, OP_AXISMAX, T_INT, AX_Q, (Span){0}), -limit, limit);
+    if (axis != AX_H || !g->group) return no_extent;
+    Ref first = ag_rg_op(g, OP_MUL, ag_node_leaf(g->p, OP_AXIS, T_INT, AX_G, (Span){0}), ag_rg_num(g, g->group));
+    return extent(first, plus(g, first, g->group - 1), 0, INT32_MAX);
+}
+
+Extent ag_rg_extent(Ranges *g, Ref r) {
+    const Node n = g->p->n[r];
+    Span64 x;
+    if (--g->budget < 0 || n.type != T_INT || ag_rg_has_key(g, r)) return no_extent;
+    if (ag_rg_uniform(g, r)) return reach(g, r, &x) ? extent(r, r, x.lo, x.hi) : no_extent;
+    if (n.op == OP_AXIS) return axis_extent(g, n.index);
+    if (n.op == OP_SELECT) return choice(g, &n);
+    Extent a = ag_op[n.op].arity ? ag_rg_extent(g, n.arg[0]) : no_extent, b = ag_op[n.op].arity > 1 ? ag_rg_extent(g, n.arg[1]) : no_extent;
+    switch (n.op) {
+    case OP_NEG: return ag_rg_difference(g, constant(g, 0), a);
+    case OP_ADD: return ag_rg_sum(g, a, b);
+    case OP_SUB: return ag_rg_difference(g, a, b);
+    case OP_MUL:
+        return ag_rg_uniform(g, n.arg[1]) ? ag_rg_times(g, a, n.arg[1]) : ag_rg_uniform(g, n.arg[0]) ? ag_rg_times(g, b, n.arg[0]) : no_extent;
+    case OP_FLOORDIV: return quotient(g, a, n.arg[1]);
+    case OP_MOD: return remainder_of(g, a, n.arg[1]);
+    case OP_MIN:
+    case OP_MAX: return pairwise(g, n.op, a, b);
+    case OP_CLAMP: return pairwise(g, OP_MIN, pairwise(g, OP_MAX, a, b), ag_rg_extent(g, n.arg[2]));
+    case OP_RELU: return pairwise(g, OP_MAX, a, constant(g, 0));
+    case OP_ABS: return absolute(g, a);
+    default: return no_extent;
+    }
+}
+
+/* ---- conditions */
+
+static Truth comparison(Ranges *g, const Node *n) {
+    const Truth open = {ag_node_bool(g->p, true), ag_node_bool(g->p, false)};
+    Extent a = ag_rg_extent(g, n->arg[0]), b = ag_rg_extent(g, n->arg[1]);
+    if (!a.ok || !b.ok) return open;
+    switch (n->op) {
+    case OP_LT:
+    case OP_LE: return (Truth){ag_rg_op(g, n->op, a.lo, b.hi), ag_rg_op(g, n->op, a.hi, b.lo)};
+    case OP_GT:
+    case OP_GE: return (Truth){ag_rg_op(g, n->op, a.hi, b.lo), ag_rg_op(g, n->op, a.lo, b.hi)};
+    case OP_EQ:
+        return (Truth){ag_rg_op(g, OP_AND, ag_rg_op(g, OP_LE, a.lo, b.hi), ag_rg_op(g, OP_GE, a.hi, b.lo)),
+                       ag_rg_op(g, OP_AND, ag_rg_op(g, OP_LE, a.hi, b.lo), ag_rg_op(g, OP_GE, a.lo, b.hi))};
+    case OP_NE:
+        return (Truth){ag_rg_op(g, OP_OR, ag_rg_op(g, OP_LT, a.lo, b.hi), ag_rg_op(g, OP_GT, a.hi, b.lo)),
+                       ag_rg_op(g, OP_OR, ag_rg_op(g, OP_LT, a.hi, b.lo), ag_rg_op(g, OP_GT, a.lo, b.hi))};
+    default: return open;
+    }
+}
+
+static Ref not_of(Ranges *g, Ref r) { return ag_fold_node(g->p, (Node){.op = OP_NOT, .arg = {r}}); }
+
+Truth ag_rg_truth(Ranges *g, Ref r) {
+    const Node n = g->p->n[r];
+    const Truth open = {ag_node_bool(g->p, true), ag_node_bool(g->p, false)};
+    if (--g->budget < 0 || ag_rg_has_key(g, r)) return open;
+    if (ag_rg_uniform(g, r)) return (Truth){r, r};
+    if (n.op == OP_NOT) {
+        Truth a = ag_rg_truth(g, n.arg[0]);
+        return (Truth){not_of(g, a.must), not_of(g, a.may)};
+    }
+    if (n.op != OP_AND && n.op != OP_OR) return comparison(g, &n);
+    Truth a = ag_rg_truth(g, n.arg[0]), b = ag_rg_truth(g, n.arg[1]);
+    return (Truth){ag_rg_op(g, n.op, a.may, b.may), ag_rg_op(g, n.op, a.must, b.must)};
+}
