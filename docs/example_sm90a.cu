@@ -123,14 +123,8 @@ LEAF void first_turn() {
     if (uniform(threadIdx.x / 128) == 1) asm volatile("bar.arrive 4, 256;" ::: "memory");
 }
 
-// Orders register accesses before the wgmma that follow.
-LEAF void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-
 // Descriptor of an operand whose rows are contiguous along the summed dimension, in panels of 64 columns with 128-byte swizzle.
 LEAF u64 desc_k_major(u32 addr) { return (u64)(0x40000000u | (1024 >> 4)) << 32 | (addr & 0x3ffff) >> 4; }
-
-// What step k of 16 columns adds to a desc_k_major of a tile of `rows` rows.
-LEAF constexpr u32 step_k_major(int k, int rows) { return (k % 4 * 32 + k / 4 * rows * 128) >> 4; }
 
 // Closes the group of wgmma that this warpgroup has issued.
 LEAF void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -159,10 +153,10 @@ LEAF void mbar_release(u32 bar) {
 }
 
 // threadIdx.x, read again at each use: what follows from it lives in no register between uses (D 64 with three warpgroups: 4 bytes spilled instead of 36).
-LEAF int thread_now() { int x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return x; }
+LEAF u32 thread_now() { u32 x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return x; }
 
 // Row of a fragment's first element in this lane.
-LEAF int row_of_lane() { int t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
+LEAF int row_of_lane() { u32 t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
 
 // Column of a fragment's first element in this lane.
 LEAF int col_of_lane() { return thread_now() % 4 * 2; }
@@ -184,20 +178,14 @@ struct bf16 {
 // x, but NaN where x is minus infinity: a reference that no speculation on a row without keys survives.
 LEAF float seen_or_nan(float x) { return x == NEG_INF ? __int_as_float(0x7fffffff) : x; }
 
-// Until the warpgroup before this one has passed its turn on. Barriers 4, 5, ... are those of the turns.
-LEAF void take_turn() { asm volatile("bar.sync %0, 256;" ::"r"(4 + (int)threadIdx.x / 128) : "memory"); }
+// Until the warpgroup before this one has passed its turn on. Barriers 4, 5, ... are those of the turns; `turn` is this warpgroup's.
+LEAF void take_turn(int turn) { asm volatile("bar.sync %0, 256;" ::"r"(turn) : "memory"); }
 
 // Descriptor of an operand whose rows are what is summed over, in such panels of panel_bytes, which is rows * 128.
 LEAF u64 desc_mn_major(u32 addr, u32 panel_bytes) { return (u64)(0x40000000u | (1024 >> 4)) << 32 | panel_bytes >> 4 << 16 | (addr & 0x3ffff) >> 4; }
 
-// What step k of 16 rows adds to a desc_mn_major.
-LEAF constexpr u32 step_mn_major(int k) { return k * 2048 >> 4; }
-
-// Gives the turn to the next of N warpgroups, after the last to the first.
-template <int N> LEAF void pass_turn() {
-    int next = (int)threadIdx.x / 128 + 1;
-    asm volatile("bar.arrive %0, 256;" ::"r"(4 + (next == N ? 0 : next)) : "memory");
-}
+// Gives the turn to the next warpgroup, after the last to the first.
+LEAF void pass_turn(int next_turn) { asm volatile("bar.arrive %0, 256;" ::"r"(next_turn) : "memory"); }
 
 // Four 8x8 matrices of 2-byte elements; lane 8*i + r gives the address of row r of matrix i, r[i] takes matrix i as an mma operand.
 LEAF void ldmatrix_x4(u32 (&r)[4], u32 addr) {
@@ -208,8 +196,9 @@ LEAF void ldmatrix_x4(u32 (&r)[4], u32 addr) {
 // `a`, B the 8 * N rows at `b`, both D channels in panels. Small code rather than fast: it mends failed speculations. Needs mma_16816_x2 of type T.
 template <class T, int ROWS, int D, int N> LEAF void mma_panels(float (&c)[1][N][4], u32 a, int row, u32 b) {
     u32 lane = threadIdx.x % 32, ra = row + lane % 16, rb = lane % 8 + lane / 16 * 8;
-    UNROLL for (int n = 0; n < N; n++) UNROLL for (int e = 0; e < 4; e++) c[0][n][e] = 0.f;
     ROLLED for (int k = 0; k < D / 16; k++) {
+        if (k == 0) // in the loop: there it becomes a predicate of the products, in front of it N * 2 instructions
+            UNROLL for (int n = 0; n < N; n++) UNROLL for (int e = 0; e < 4; e++) c[0][n][e] = 0.f;
         u32 fa[4], fb[4], ca = 2 * (k % 4) + lane / 16, cb = 2 * (k % 4) + lane / 8 % 2;
         ldmatrix_x4(fa, a + k / 4 * ROWS * 128 + ra * 128 + ((ca ^ ra % 8) << 4));
         UNROLL for (int n = 0; n < N; n += 2) {
@@ -226,7 +215,7 @@ LEAF int row_of_warp() { return thread_now() / 32 * 16; }
 LEAF float quad_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
 
 // A barrier of the 128 threads of this warpgroup.
-LEAF void warpgroup_sync() { asm volatile("bar.sync %0, 128;" ::"r"(1 + (int)threadIdx.x / 128) : "memory"); }
+LEAF void warpgroup_sync() { asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory"); }
 
 // Until the stores of this warpgroup have read their rows, which may then be written again.
 LEAF void tma_store_wait() {
@@ -242,12 +231,10 @@ LEAF void stmatrix_x4(u32 addr, u32 a, u32 b, u32 c, u32 d) {
 // Writes columns 8 * FIRST to 8 * (FIRST + COUNT) of this warp's 16 rows (from `row` on) of an accumulator, rounded to T, into panels of 64 columns of a shared tile
 // of ROWS rows.
 template <class T, int ROWS, int FIRST, int COUNT, int N> LEAF void stage_panels(u32 dst, int row, const float (&c)[1][N][4]) {
-    u32 lane = threadIdx.x % 32, r = row + lane % 16;
-    UNROLL for (int n = FIRST; n < FIRST + COUNT && n < N; n += 2) {
-        u32 piece = n - FIRST + lane / 16;
-        stmatrix_x4(dst + piece / 8 * ROWS * 128 + r * 128 + ((piece % 8 ^ r % 8) << 4), T::pack(c[0][n][0], c[0][n][1]), T::pack(c[0][n][2], c[0][n][3]),
-                    T::pack(c[0][n + 1][0], c[0][n + 1][1]), T::pack(c[0][n + 1][2], c[0][n + 1][3]));
-    }
+    u32 lane = threadIdx.x % 32, r = row + lane % 16, to = dst + r * 128, piece = (r ^ lane / 16) % 8;
+    UNROLL for (int n = 0; n < COUNT && FIRST + n < N; n += 2)
+        stmatrix_x4(to + n / 8 * ROWS * 128 + ((piece ^ n % 8) << 4), T::pack(c[0][FIRST + n][0], c[0][FIRST + n][1]), T::pack(c[0][FIRST + n][2], c[0][FIRST + n][3]),
+                    T::pack(c[0][FIRST + n + 1][0], c[0][FIRST + n + 1][1]), T::pack(c[0][FIRST + n + 1][2], c[0][FIRST + n + 1][3]));
 }
 
 // Makes this thread's writes to shared memory known to the copy engine.
@@ -276,61 +263,92 @@ LEAF void mma_16816_x2(bf16, float (&c)[4], float (&d)[4], const u32 (&a)[4], co
           "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]), "f"(d[0]), "f"(d[1]), "f"(d[2]), "f"(d[3]));
 }
 
-// d = or += A B for one warpgroup: 64 x 16 by 16 x 128; A in shared memory, B in shared memory.
-LEAF void wgmma_ss(float (&d)[1][16][4], u64 a, u64 b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, %64, %65, p, 1, 1, 0, 0;\n}"
-                 : "+f"(d[0][0][0]), "+f"(d[0][0][1]), "+f"(d[0][0][2]), "+f"(d[0][0][3]),
-                   "+f"(d[0][1][0]), "+f"(d[0][1][1]), "+f"(d[0][1][2]), "+f"(d[0][1][3]),
-                   "+f"(d[0][2][0]), "+f"(d[0][2][1]), "+f"(d[0][2][2]), "+f"(d[0][2][3]),
-                   "+f"(d[0][3][0]), "+f"(d[0][3][1]), "+f"(d[0][3][2]), "+f"(d[0][3][3]),
-                   "+f"(d[0][4][0]), "+f"(d[0][4][1]), "+f"(d[0][4][2]), "+f"(d[0][4][3]),
-                   "+f"(d[0][5][0]), "+f"(d[0][5][1]), "+f"(d[0][5][2]), "+f"(d[0][5][3]),
-                   "+f"(d[0][6][0]), "+f"(d[0][6][1]), "+f"(d[0][6][2]), "+f"(d[0][6][3]),
-                   "+f"(d[0][7][0]), "+f"(d[0][7][1]), "+f"(d[0][7][2]), "+f"(d[0][7][3]),
-                   "+f"(d[0][8][0]), "+f"(d[0][8][1]), "+f"(d[0][8][2]), "+f"(d[0][8][3]),
-                   "+f"(d[0][9][0]), "+f"(d[0][9][1]), "+f"(d[0][9][2]), "+f"(d[0][9][3]),
-                   "+f"(d[0][10][0]), "+f"(d[0][10][1]), "+f"(d[0][10][2]), "+f"(d[0][10][3]),
-                   "+f"(d[0][11][0]), "+f"(d[0][11][1]), "+f"(d[0][11][2]), "+f"(d[0][11][3]),
-                   "+f"(d[0][12][0]), "+f"(d[0][12][1]), "+f"(d[0][12][2]), "+f"(d[0][12][3]),
-                   "+f"(d[0][13][0]), "+f"(d[0][13][1]), "+f"(d[0][13][2]), "+f"(d[0][13][3]),
-                   "+f"(d[0][14][0]), "+f"(d[0][14][1]), "+f"(d[0][14][2]), "+f"(d[0][14][3]),
-                   "+f"(d[0][15][0]), "+f"(d[0][15][1]), "+f"(d[0][15][2]), "+f"(d[0][15][3])
-                 : "l"(a), "l"(b), "r"(accumulate));
+// d = A B for one warpgroup: 64 x 128 by 128 x 128; A in shared memory, B in shared memory. Register accesses before it come first.
+#define WGMMA_SS \
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+LEAF void wgmma_ss(float (&d)[1][16][4], u64 a, u64 b) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 b;\nwgmma.fence.sync.aligned;\n"
+        "setp.ne.b32 p, 0, 0; " WGMMA_SS "%64, %72, p, 1, 1, 0, 0;\n"
+        "setp.ne.b32 p, 1, 0; add.s64 b, %72, 2; " WGMMA_SS "%65, b, p, 1, 1, 0, 0;\n"
+        "add.s64 b, %72, 4; " WGMMA_SS "%66, b, p, 1, 1, 0, 0;\n"
+        "add.s64 b, %72, 6; " WGMMA_SS "%67, b, p, 1, 1, 0, 0;\n"
+        "add.s64 b, %72, 1024; " WGMMA_SS "%68, b, p, 1, 1, 0, 0;\n"
+        "add.s64 b, %72, 1026; " WGMMA_SS "%69, b, p, 1, 1, 0, 0;\n"
+        "add.s64 b, %72, 1028; " WGMMA_SS "%70, b, p, 1, 1, 0, 0;\n"
+        "add.s64 b, %72, 1030; " WGMMA_SS "%71, b, p, 1, 1, 0, 0;\n"
+        "}"
+        : "+f"(d[0][0][0]), "+f"(d[0][0][1]), "+f"(d[0][0][2]), "+f"(d[0][0][3]),
+          "+f"(d[0][1][0]), "+f"(d[0][1][1]), "+f"(d[0][1][2]), "+f"(d[0][1][3]),
+          "+f"(d[0][2][0]), "+f"(d[0][2][1]), "+f"(d[0][2][2]), "+f"(d[0][2][3]),
+          "+f"(d[0][3][0]), "+f"(d[0][3][1]), "+f"(d[0][3][2]), "+f"(d[0][3][3]),
+          "+f"(d[0][4][0]), "+f"(d[0][4][1]), "+f"(d[0][4][2]), "+f"(d[0][4][3]),
+          "+f"(d[0][5][0]), "+f"(d[0][5][1]), "+f"(d[0][5][2]), "+f"(d[0][5][3]),
+          "+f"(d[0][6][0]), "+f"(d[0][6][1]), "+f"(d[0][6][2]), "+f"(d[0][6][3]),
+          "+f"(d[0][7][0]), "+f"(d[0][7][1]), "+f"(d[0][7][2]), "+f"(d[0][7][3]),
+          "+f"(d[0][8][0]), "+f"(d[0][8][1]), "+f"(d[0][8][2]), "+f"(d[0][8][3]),
+          "+f"(d[0][9][0]), "+f"(d[0][9][1]), "+f"(d[0][9][2]), "+f"(d[0][9][3]),
+          "+f"(d[0][10][0]), "+f"(d[0][10][1]), "+f"(d[0][10][2]), "+f"(d[0][10][3]),
+          "+f"(d[0][11][0]), "+f"(d[0][11][1]), "+f"(d[0][11][2]), "+f"(d[0][11][3]),
+          "+f"(d[0][12][0]), "+f"(d[0][12][1]), "+f"(d[0][12][2]), "+f"(d[0][12][3]),
+          "+f"(d[0][13][0]), "+f"(d[0][13][1]), "+f"(d[0][13][2]), "+f"(d[0][13][3]),
+          "+f"(d[0][14][0]), "+f"(d[0][14][1]), "+f"(d[0][14][2]), "+f"(d[0][14][3]),
+          "+f"(d[0][15][0]), "+f"(d[0][15][1]), "+f"(d[0][15][2]), "+f"(d[0][15][3])
+        : "l"(a), "l"(a + 2), "l"(a + 4), "l"(a + 6), "l"(a + 1024), "l"(a + 1026), "l"(a + 1028), "l"(a + 1030), "l"(b)
+        : "memory");
 }
+#undef WGMMA_SS
 
-// d += A B for one warpgroup: 64 x 16 by 16 x 128; A in registers, B in shared memory, its rows summed over.
-LEAF void wgmma_rs(float (&d)[1][16][4], const u32 (&a)[4], u64 b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
-                 : "+f"(d[0][0][0]), "+f"(d[0][0][1]), "+f"(d[0][0][2]), "+f"(d[0][0][3]),
-                   "+f"(d[0][1][0]), "+f"(d[0][1][1]), "+f"(d[0][1][2]), "+f"(d[0][1][3]),
-                   "+f"(d[0][2][0]), "+f"(d[0][2][1]), "+f"(d[0][2][2]), "+f"(d[0][2][3]),
-                   "+f"(d[0][3][0]), "+f"(d[0][3][1]), "+f"(d[0][3][2]), "+f"(d[0][3][3]),
-                   "+f"(d[0][4][0]), "+f"(d[0][4][1]), "+f"(d[0][4][2]), "+f"(d[0][4][3]),
-                   "+f"(d[0][5][0]), "+f"(d[0][5][1]), "+f"(d[0][5][2]), "+f"(d[0][5][3]),
-                   "+f"(d[0][6][0]), "+f"(d[0][6][1]), "+f"(d[0][6][2]), "+f"(d[0][6][3]),
-                   "+f"(d[0][7][0]), "+f"(d[0][7][1]), "+f"(d[0][7][2]), "+f"(d[0][7][3]),
-                   "+f"(d[0][8][0]), "+f"(d[0][8][1]), "+f"(d[0][8][2]), "+f"(d[0][8][3]),
-                   "+f"(d[0][9][0]), "+f"(d[0][9][1]), "+f"(d[0][9][2]), "+f"(d[0][9][3]),
-                   "+f"(d[0][10][0]), "+f"(d[0][10][1]), "+f"(d[0][10][2]), "+f"(d[0][10][3]),
-                   "+f"(d[0][11][0]), "+f"(d[0][11][1]), "+f"(d[0][11][2]), "+f"(d[0][11][3]),
-                   "+f"(d[0][12][0]), "+f"(d[0][12][1]), "+f"(d[0][12][2]), "+f"(d[0][12][3]),
-                   "+f"(d[0][13][0]), "+f"(d[0][13][1]), "+f"(d[0][13][2]), "+f"(d[0][13][3]),
-                   "+f"(d[0][14][0]), "+f"(d[0][14][1]), "+f"(d[0][14][2]), "+f"(d[0][14][3]),
-                   "+f"(d[0][15][0]), "+f"(d[0][15][1]), "+f"(d[0][15][2]), "+f"(d[0][15][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+// d += A B for one warpgroup: 64 x 128 by 128 x 128; A in registers, B in shared memory, its rows summed over. Register accesses before it come first.
+#define WGMMA_RS \
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+LEAF void wgmma_rs(float (&d)[1][16][4], const u32 (&a)[1][8][4], u64 b) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 b;\nwgmma.fence.sync.aligned;\n"
+        "setp.ne.b32 p, 1, 0; " WGMMA_RS "{%64, %65, %66, %67}, %96, p, 1, 1, 1;\n"
+        "add.s64 b, %96, 128; " WGMMA_RS "{%68, %69, %70, %71}, b, p, 1, 1, 1;\n"
+        "add.s64 b, %96, 256; " WGMMA_RS "{%72, %73, %74, %75}, b, p, 1, 1, 1;\n"
+        "add.s64 b, %96, 384; " WGMMA_RS "{%76, %77, %78, %79}, b, p, 1, 1, 1;\n"
+        "add.s64 b, %96, 512; " WGMMA_RS "{%80, %81, %82, %83}, b, p, 1, 1, 1;\n"
+        "add.s64 b, %96, 640; " WGMMA_RS "{%84, %85, %86, %87}, b, p, 1, 1, 1;\n"
+        "add.s64 b, %96, 768; " WGMMA_RS "{%88, %89, %90, %91}, b, p, 1, 1, 1;\n"
+        "add.s64 b, %96, 896; " WGMMA_RS "{%92, %93, %94, %95}, b, p, 1, 1, 1;\n"
+        "}"
+        : "+f"(d[0][0][0]), "+f"(d[0][0][1]), "+f"(d[0][0][2]), "+f"(d[0][0][3]),
+          "+f"(d[0][1][0]), "+f"(d[0][1][1]), "+f"(d[0][1][2]), "+f"(d[0][1][3]),
+          "+f"(d[0][2][0]), "+f"(d[0][2][1]), "+f"(d[0][2][2]), "+f"(d[0][2][3]),
+          "+f"(d[0][3][0]), "+f"(d[0][3][1]), "+f"(d[0][3][2]), "+f"(d[0][3][3]),
+          "+f"(d[0][4][0]), "+f"(d[0][4][1]), "+f"(d[0][4][2]), "+f"(d[0][4][3]),
+          "+f"(d[0][5][0]), "+f"(d[0][5][1]), "+f"(d[0][5][2]), "+f"(d[0][5][3]),
+          "+f"(d[0][6][0]), "+f"(d[0][6][1]), "+f"(d[0][6][2]), "+f"(d[0][6][3]),
+          "+f"(d[0][7][0]), "+f"(d[0][7][1]), "+f"(d[0][7][2]), "+f"(d[0][7][3]),
+          "+f"(d[0][8][0]), "+f"(d[0][8][1]), "+f"(d[0][8][2]), "+f"(d[0][8][3]),
+          "+f"(d[0][9][0]), "+f"(d[0][9][1]), "+f"(d[0][9][2]), "+f"(d[0][9][3]),
+          "+f"(d[0][10][0]), "+f"(d[0][10][1]), "+f"(d[0][10][2]), "+f"(d[0][10][3]),
+          "+f"(d[0][11][0]), "+f"(d[0][11][1]), "+f"(d[0][11][2]), "+f"(d[0][11][3]),
+          "+f"(d[0][12][0]), "+f"(d[0][12][1]), "+f"(d[0][12][2]), "+f"(d[0][12][3]),
+          "+f"(d[0][13][0]), "+f"(d[0][13][1]), "+f"(d[0][13][2]), "+f"(d[0][13][3]),
+          "+f"(d[0][14][0]), "+f"(d[0][14][1]), "+f"(d[0][14][2]), "+f"(d[0][14][3]),
+          "+f"(d[0][15][0]), "+f"(d[0][15][1]), "+f"(d[0][15][2]), "+f"(d[0][15][3])
+        : "r"(a[0][0][0]), "r"(a[0][0][1]), "r"(a[0][0][2]), "r"(a[0][0][3]),
+          "r"(a[0][1][0]), "r"(a[0][1][1]), "r"(a[0][1][2]), "r"(a[0][1][3]),
+          "r"(a[0][2][0]), "r"(a[0][2][1]), "r"(a[0][2][2]), "r"(a[0][2][3]),
+          "r"(a[0][3][0]), "r"(a[0][3][1]), "r"(a[0][3][2]), "r"(a[0][3][3]),
+          "r"(a[0][4][0]), "r"(a[0][4][1]), "r"(a[0][4][2]), "r"(a[0][4][3]),
+          "r"(a[0][5][0]), "r"(a[0][5][1]), "r"(a[0][5][2]), "r"(a[0][5][3]),
+          "r"(a[0][6][0]), "r"(a[0][6][1]), "r"(a[0][6][2]), "r"(a[0][6][3]),
+          "r"(a[0][7][0]), "r"(a[0][7][1]), "r"(a[0][7][2]), "r"(a[0][7][3]), "l"(b)
+        : "memory");
 }
+#undef WGMMA_RS
 
 struct Args {
     TMap o_map;
@@ -347,7 +365,7 @@ struct Args {
     int off; // position of query row 0 minus that of key 0
     int vec; // bit i: tensor i can be moved by 16-byte pieces
     int *counter; // of tiles that blocks have taken, 0 between launches
-    float scale;
+    float scale_log2e; // scale times log2(e)
 };
 
 constexpr int THREADS = 384;
@@ -457,7 +475,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
                     } else {
                         // no tile comes any more
                         slot_put(tile_slot + rem(next_round, 2) * 4, -1);
-                        mbar_expect(Q_full + rem(next_round, 2) * 8, 0);
+                        slot_put(b_slot + rem(next_round, 2) * 4, 0);
+                        slot_put(h_slot + rem(next_round, 2) * 4, 0);
+                        slot_put(m_slot + rem(next_round, 2) * 4, 0);
+                        mbar_expect(Q_full + rem(next_round, 2) * 8, 32768);
+                        tma_panels(Q + rem(next_round, 2) * Q_BYTES, args.q_map, Q_full + rem(next_round, 2) * 8, args.Sq, 0, 0);
                     }
                 }
                 if (j > j_lo) {
@@ -475,6 +497,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
             round = round + 1;
             tile = next;
         }
+        // ---- K of the tile that is none
+        mbar_wait(K_empty + rem(base, 2) * 8, 1 - rem(quot(base, 2), 2));
+        mbar_expect(K_full + rem(base, 2) * 8, 32768);
+        tma_panels(K + rem(base, 2) * K_BYTES, args.k_map, K_full + rem(base, 2) * 8, args.Sk, 0, 0);
         // ---- the last fetch of the launch puts the counter back
         if (tile == (int)gridDim.x + tiles - 1) {
             *args.counter = 0;
@@ -486,11 +512,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
     regs_inc<232>();
     const int warpgroup_row = uniform(threadIdx.x / 128) * 64;
     first_turn();
+    const int turn = 4 + warpgroup_row / 64, next_turn = warpgroup_row == 64 ? 4 : turn + 1; // their barriers
     float S[1][16][4];
     u32 P[1][8][4];
     // ---- key tiles j_lo .. j_hi can contribute
     const int j_lo = 0;
-    const float c0 = args.scale * 1.442695f;
+    const float c0 = args.scale_log2e;
     // ---- from tile to tile: what both roles count
     int tile = (int)blockIdx.x;
     int base = 0; // key tiles so far
@@ -499,9 +526,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
     mbar_wait(Q_full + rem(round, 2) * 8, rem(quot(round, 2), 2));
     // ---- first scores, when K is there
     mbar_wait(K_full + rem(base, 2) * 8, rem(quot(base, 2), 2));
-    wgmma_fence();
-    UNROLL for (int i = 0; i < 8; i++)
-        wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128) + step_k_major(i, 128), desc_k_major(K + rem(base, 2) * K_BYTES) + step_k_major(i, 128), i > 0);
+    wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128), desc_k_major(K + rem(base, 2) * K_BYTES));
     wgmma_commit();
     // ---- the tile's keys
     const int m = slot_get(m_slot + rem(round, 2) * 4);
@@ -568,19 +593,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
             // ---- both products: scores of this step, weighted values of the one before
             const int step = base + (j_hi - 1 - j);
             const int before = step - 1;
-            take_turn();
+            take_turn(turn);
             // ---- scores, when K is there
             mbar_wait(K_full + rem(step, 2) * 8, rem(quot(step, 2), 2));
-            wgmma_fence();
-            UNROLL for (int i = 0; i < 8; i++)
-                wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128) + step_k_major(i, 128), desc_k_major(K + rem(step, 2) * K_BYTES) + step_k_major(i, 128), i > 0);
+            wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128), desc_k_major(K + rem(step, 2) * K_BYTES));
             wgmma_commit();
             // ---- weighted values, when V is there
             mbar_wait(V_full + rem(before, 2) * 8, rem(quot(before, 2), 2));
-            wgmma_fence();
-            UNROLL for (int i = 0; i < 8; i++) wgmma_rs(acc, P[0][i], desc_mn_major(V + rem(before, 2) * V_BYTES, 16384) + step_mn_major(i), 1);
+            wgmma_rs(acc, P, desc_mn_major(V + rem(before, 2) * V_BYTES, 16384));
             wgmma_commit();
-            pass_turn<2>();
+            pass_turn(next_turn);
             // ---- when the scores are done: softmax, beside the weighted values
             wgmma_wait<1>();
             pin(S);
@@ -643,19 +665,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
             // ---- both products: scores of this step, weighted values of the one before
             const int step = base + (j_hi - 1 - j);
             const int before = step - 1;
-            take_turn();
+            take_turn(turn);
             // ---- scores, when K is there
             mbar_wait(K_full + rem(step, 2) * 8, rem(quot(step, 2), 2));
-            wgmma_fence();
-            UNROLL for (int i = 0; i < 8; i++)
-                wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128) + step_k_major(i, 128), desc_k_major(K + rem(step, 2) * K_BYTES) + step_k_major(i, 128), i > 0);
+            wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128), desc_k_major(K + rem(step, 2) * K_BYTES));
             wgmma_commit();
             // ---- weighted values, when V is there
             mbar_wait(V_full + rem(before, 2) * 8, rem(quot(before, 2), 2));
-            wgmma_fence();
-            UNROLL for (int i = 0; i < 8; i++) wgmma_rs(acc, P[0][i], desc_mn_major(V + rem(before, 2) * V_BYTES, 16384) + step_mn_major(i), 1);
+            wgmma_rs(acc, P, desc_mn_major(V + rem(before, 2) * V_BYTES, 16384));
             wgmma_commit();
-            pass_turn<2>();
+            pass_turn(next_turn);
             // ---- when the scores are done: softmax, beside the weighted values
             wgmma_wait<1>();
             pin(S);
@@ -739,131 +758,76 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) causal_fwd(const __grid
         mbar_release(Q_empty + rem(round, 2) * 8);
         base = base + (j_hi - j_lo);
         round = round + 1;
-        // ---- when Q of the next tile is there, or word that there is none
+        // ---- when Q of the next tile is there, or zeros as there is none
         mbar_wait(Q_full + rem(round, 2) * 8, rem(quot(round, 2), 2));
         const int next = slot_get(tile_slot + rem(round, 2) * 4);
-        // ---- the end of the tile, beside the beginning of the next if there is one
+        // ---- the end of the tile, beside the beginning of the next
         const int last = base - 1;
-        // both cases in full: no branch may lie between an asynchronous product and its wait
-        if (next >= 0) {
-            // ---- last weighted values, when V is there
-            mbar_wait(V_full + rem(last, 2) * 8, rem(quot(last, 2), 2));
-            wgmma_fence();
-            UNROLL for (int i = 0; i < 8; i++) wgmma_rs(acc, P[0][i], desc_mn_major(V + rem(last, 2) * V_BYTES, 16384) + step_mn_major(i), 1);
-            wgmma_commit();
-            // ---- first scores of the next tile, when K is there
-            mbar_wait(K_full + rem(base, 2) * 8, rem(quot(base, 2), 2));
-            wgmma_fence();
-            UNROLL for (int i = 0; i < 8; i++)
-                wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128) + step_k_major(i, 128), desc_k_major(K + rem(base, 2) * K_BYTES) + step_k_major(i, 128), i > 0);
-            wgmma_commit();
-            // ---- the next tile's keys
-            const int next_m = slot_get(m_slot + rem(round, 2) * 4);
-            const int next_row0 = next_m * 128;
-            const int next_q0 = next_row0 + args.off;
-            const int next_q_last = min(next_row0 + 128, args.Sq) - 1 + args.off;
-            const int next_j_hi = max(ceil_div(max(min(next_q_last + 1, args.Sk), 0), 128), j_lo + 1);
-            const int next_j_plain_hi = max(min(quot(max(min(next_q0 + 1, args.Sk), 0), 128), next_j_hi), j_lo);
-            // ---- when the weighted values are done: outputs, beside those scores
-            wgmma_wait<1>();
-            pin(P);
-            pin(acc);
-            mbar_release(V_empty + rem(last, 2) * 8);
-            // ---- outputs
-            float den_total[1][2];
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) den_total[mi][r] = quad_sum(den[mi][r]);
-            // rows that have seen no key are 0
-            bool any99 = false;
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                any99 |= !(den_total[mi][r] != 0.f);
-            }
-            if (__any_sync(~0u, any99)) {
-                UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                    const bool t98 = den_total[mi][r] != 0.f;
-                    UNROLL for (int ni = 0; ni < 16; ni++) {
-                        acc[mi][ni][2 * r] = t98 ? acc[mi][ni][2 * r] : 0.f;
-                        acc[mi][ni][2 * r + 1] = t98 ? acc[mi][ni][2 * r + 1] : 0.f;
-                    }
-                }
-            }
-            float r1[1][2];
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
-                r1[mi][r] = den_total[mi][r] != 0.f ? __fdividef(1.f, den_total[mi][r]) : 0.f;
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
-                UNROLL for (int ni = 0; ni < 16; ni++) {
-                    acc[mi][ni][2 * r] = acc[mi][ni][2 * r] * r1[mi][r];
-                    acc[mi][ni][2 * r + 1] = acc[mi][ni][2 * r + 1] * r1[mi][r];
-                }
-            // until the tile before has left O
-            tma_store_wait();
-            stage_panels<bf16, 128, 0, 16>(O, row_of_warp(), acc);
-            async_proxy_fence();
-            warpgroup_sync();
-            if (threadIdx.x % 128 == 0) tma_store<128, 128>(args.o_map, O, warpgroup_row, row0, h, b);
-            float lse[1][2];
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
-                lse[mi][r] = (mx[mi][r] * c0 + log2_approx(den_total[mi][r])) * 0.6931472f;
-            if (args.lse && threadIdx.x % 4 == 0)
-                UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                    const int row = row0 + row_of_lane() + mi * 16 + r * 8;
-                    if (row < args.Sq) args.lse[b * args.lse_b + h * args.lse_h + row * args.lse_s] = lse[mi][r];
-                }
-            // ---- the next tile takes over, with its first scores
-            q0 = next_q0;
-            j_hi = next_j_hi;
-            j_plain_hi = next_j_plain_hi;
-            wgmma_wait<0>();
-            pin(S);
-        } else {
-            // ---- last weighted values, when V is there
-            mbar_wait(V_full + rem(last, 2) * 8, rem(quot(last, 2), 2));
-            wgmma_fence();
-            UNROLL for (int i = 0; i < 8; i++) wgmma_rs(acc, P[0][i], desc_mn_major(V + rem(last, 2) * V_BYTES, 16384) + step_mn_major(i), 1);
-            wgmma_commit();
-            wgmma_wait<0>();
-            pin(P);
-            pin(acc);
-            mbar_release(V_empty + rem(last, 2) * 8);
-            // ---- outputs
-            float den_total[1][2];
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) den_total[mi][r] = quad_sum(den[mi][r]);
-            // rows that have seen no key are 0
-            bool any99 = false;
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                any99 |= !(den_total[mi][r] != 0.f);
-            }
-            if (__any_sync(~0u, any99)) {
-                UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                    const bool t98 = den_total[mi][r] != 0.f;
-                    UNROLL for (int ni = 0; ni < 16; ni++) {
-                        acc[mi][ni][2 * r] = t98 ? acc[mi][ni][2 * r] : 0.f;
-                        acc[mi][ni][2 * r + 1] = t98 ? acc[mi][ni][2 * r + 1] : 0.f;
-                    }
-                }
-            }
-            float r1[1][2];
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
-                r1[mi][r] = den_total[mi][r] != 0.f ? __fdividef(1.f, den_total[mi][r]) : 0.f;
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
-                UNROLL for (int ni = 0; ni < 16; ni++) {
-                    acc[mi][ni][2 * r] = acc[mi][ni][2 * r] * r1[mi][r];
-                    acc[mi][ni][2 * r + 1] = acc[mi][ni][2 * r + 1] * r1[mi][r];
-                }
-            // until the tile before has left O
-            tma_store_wait();
-            stage_panels<bf16, 128, 0, 16>(O, row_of_warp(), acc);
-            async_proxy_fence();
-            warpgroup_sync();
-            if (threadIdx.x % 128 == 0) tma_store<128, 128>(args.o_map, O, warpgroup_row, row0, h, b);
-            float lse[1][2];
-            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
-                lse[mi][r] = (mx[mi][r] * c0 + log2_approx(den_total[mi][r])) * 0.6931472f;
-            if (args.lse && threadIdx.x % 4 == 0)
-                UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
-                    const int row = row0 + row_of_lane() + mi * 16 + r * 8;
-                    if (row < args.Sq) args.lse[b * args.lse_b + h * args.lse_h + row * args.lse_s] = lse[mi][r];
-                }
+        // ---- last weighted values, when V is there
+        mbar_wait(V_full + rem(last, 2) * 8, rem(quot(last, 2), 2));
+        wgmma_rs(acc, P, desc_mn_major(V + rem(last, 2) * V_BYTES, 16384));
+        wgmma_commit();
+        // ---- first scores of the next tile, when K is there
+        mbar_wait(K_full + rem(base, 2) * 8, rem(quot(base, 2), 2));
+        wgmma_ss(S, desc_k_major(Q + rem(round, 2) * Q_BYTES + warpgroup_row * 128), desc_k_major(K + rem(base, 2) * K_BYTES));
+        wgmma_commit();
+        // ---- the next tile's keys
+        const int next_m = slot_get(m_slot + rem(round, 2) * 4);
+        const int next_row0 = next_m * 128;
+        const int next_q0 = next_row0 + args.off;
+        const int next_q_last = min(next_row0 + 128, args.Sq) - 1 + args.off;
+        const int next_j_hi = max(ceil_div(max(min(next_q_last + 1, args.Sk), 0), 128), j_lo + 1);
+        const int next_j_plain_hi = max(min(quot(max(min(next_q0 + 1, args.Sk), 0), 128), next_j_hi), j_lo);
+        // ---- when the weighted values are done: outputs, beside those scores
+        wgmma_wait<1>();
+        pin(P);
+        pin(acc);
+        mbar_release(V_empty + rem(last, 2) * 8);
+        // ---- outputs
+        float den_total[1][2];
+        UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) den_total[mi][r] = quad_sum(den[mi][r]);
+        // rows that have seen no key are 0
+        bool any99 = false;
+        UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
+            any99 |= !(den_total[mi][r] != 0.f);
         }
+        if (__any_sync(~0u, any99)) {
+            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
+                const bool t98 = den_total[mi][r] != 0.f;
+                UNROLL for (int ni = 0; ni < 16; ni++) {
+                    acc[mi][ni][2 * r] = t98 ? acc[mi][ni][2 * r] : 0.f;
+                    acc[mi][ni][2 * r + 1] = t98 ? acc[mi][ni][2 * r + 1] : 0.f;
+                }
+            }
+        }
+        float r1[1][2];
+        UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
+            r1[mi][r] = den_total[mi][r] != 0.f ? __fdividef(1.f, den_total[mi][r]) : 0.f;
+        UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
+            UNROLL for (int ni = 0; ni < 16; ni++) {
+                acc[mi][ni][2 * r] = acc[mi][ni][2 * r] * r1[mi][r];
+                acc[mi][ni][2 * r + 1] = acc[mi][ni][2 * r + 1] * r1[mi][r];
+            }
+        // until the tile before has left O
+        tma_store_wait();
+        stage_panels<bf16, 128, 0, 16>(O, row_of_warp(), acc);
+        async_proxy_fence();
+        warpgroup_sync();
+        if (threadIdx.x % 128 == 0) tma_store<128, 128>(args.o_map, O, warpgroup_row, row0, h, b);
+        float lse[1][2];
+        UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++)
+            lse[mi][r] = (mx[mi][r] * c0 + log2_approx(den_total[mi][r])) * 0.6931472f;
+        if (args.lse && threadIdx.x % 4 == 0)
+            UNROLL for (int mi = 0; mi < 1; mi++) UNROLL for (int r = 0; r < 2; r++) {
+                const int row = row0 + row_of_lane() + mi * 16 + r * 8;
+                if (row < args.Sq) args.lse[b * args.lse_b + h * args.lse_h + row * args.lse_s] = lse[mi][r];
+            }
+        // ---- the next tile takes over, with its first scores
+        q0 = next_q0;
+        j_hi = next_j_hi;
+        j_plain_hi = next_j_plain_hi;
+        wgmma_wait<0>();
+        pin(S);
         tile = next;
     }
     // ---- until the last tile has left O

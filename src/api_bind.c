@@ -71,13 +71,20 @@ static attngen_program *refined(attngen_context *ctx, const attngen_program *p, 
     return ag_program_ref(p);
 }
 
-/* One reference to the program for the query heads per KV head of these sizes: one with branches that was compiled for no number in particular is compiled
- * for theirs.  Sizes that do not fit are left to the check behind. */
-static attngen_status for_group(attngen_context *ctx, attngen_program **out, const attngen_program *p, const attngen_shape *shape) {
+/* A branch visited block by block because that is faster with many queries, and these are few? */
+static bool wants_few(const Compilation *c, const attngen_shape *shape) {
+    const Field *lists = &c->sched->f[F_LISTS];
+    return lists->by == BY_RULE && lists->v == LISTS_BY_BLOCK && !c->fn.spec->queries && shape->Sq < MANY_QUERIES;
+}
+
+/* One reference to the program for these sizes: one with branches that was compiled for no number of query heads per KV head in particular is compiled for theirs, and
+ * one with block lists for few queries if they are few.  Sizes that do not fit are left to the check behind. */
+static attngen_status for_sizes(attngen_context *ctx, attngen_program **out, const attngen_program *p, const attngen_shape *shape) {
     const Compilation *c = p->lowered;
     int64_t hq = shape->Hq, hkv = shape->Hkv;
+    bool group = c->open_group && hkv > 0 && hq > 0 && hq % hkv == 0 && hq / hkv != c->fn.spec->group, few = wants_few(c, shape);
     *out = NULL;
-    if (!c->open_group || hkv <= 0 || hq <= 0 || hq % hkv || hq / hkv == c->fn.spec->group) {
+    if (!group && !few) {
         *out = ag_program_ref(p);
         return ATTNGEN_OK;
     }
@@ -85,10 +92,16 @@ static attngen_status for_group(attngen_context *ctx, attngen_program **out, con
     const attngen_source text = {spec->name.s, spec->text.s, (size_t)spec->text.n},
                          how = {schedule->name.s, schedule->text.s, (size_t)schedule->text.n};
     attngen_dim dims[MAX_DIMS];
-    if (c->ndims >= MAX_DIMS) return ag_fail(ctx, ATTNGEN_E_INVALID_ARG, "more than %d names are bound", MAX_DIMS - 1);
-    memcpy(dims, c->dims, c->ndims * sizeof *dims);
-    dims[c->ndims] = (attngen_dim){"group", (double)(hq / hkv)};
-    return (p->image ? attngen_compile : attngen_lower)(ctx, out, &text, c->chosen ? NULL : &how, dims, c->ndims + 1);
+    size_t n = c->ndims;
+    if (n + 2 > MAX_DIMS) return ag_fail(ctx, ATTNGEN_E_INVALID_ARG, "more than %d names are bound", MAX_DIMS - 2);
+    memcpy(dims, c->dims, n * sizeof *dims);
+    if (group) dims[n++] = (attngen_dim){"group", (double)(hq / hkv)};
+    if (few) dims[n++] = (attngen_dim){"queries", 1}; /* one program for all numbers that are few */
+    attngen_status s = (p->image ? attngen_compile : attngen_lower)(ctx, out, &text, c->chosen ? NULL : &how, dims, n);
+    if (s == ATTNGEN_OK || group) return s;
+    ag_warn(ctx, "%s is not compiled for few queries: it runs as it is", c->meta.spec); /* slower, but it does */
+    *out = ag_program_ref(p);
+    return ATTNGEN_OK;
 }
 
 attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attngen_program *program, const attngen_shape *shape) {
@@ -98,7 +111,7 @@ attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attn
     Err e;
     int64_t size[SZ_COUNT];
     attngen_program *own = NULL;
-    attngen_status s = for_group(ctx, &own, program, shape);
+    attngen_status s = for_sizes(ctx, &own, program, shape);
     if (s != ATTNGEN_OK) return s;
     set_sizes(size, shape, own->lowered->fn.spec);
     s = ag_sizes_check(&own->lowered->meta, size, &e);

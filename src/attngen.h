@@ -92,7 +92,8 @@ typedef struct attngen_source {
     size_t len;
 } attngen_source;
 
-/* A name bound at compile time: "D", "Dv" (head dims, 1..256), "dtype" (value 16: f16, 17: bf16), or a scalar parameter of the spec. */
+/* A name bound at compile time: "D", "Dv" (head dims, 1..256), "dtype" (value 16: f16, 17: bf16), "group" (query heads per KV head; attngen_bind finds it out by itself),
+ * "queries" (how many queries launches will have: for speed alone, any number works; attngen_bind sees to it by itself), or a scalar parameter of the spec. */
 typedef struct attngen_dim {
     const char *name;
     double value;
@@ -157,8 +158,9 @@ typedef struct attngen_shape {
 } attngen_shape;
 #define ATTNGEN_ALIGN_END INT64_MIN
 
-/* Where no schedule was given, sizes may ask for another shipped one (few queries under a mask); attngen_bind then compiles that, or finds it in memory or on
- * disk.  If it cannot be had, the program itself runs and `warn` hears of it. */
+/* Where no schedule was given, sizes may ask for another shipped one (few queries under a mask), and with block lists for another order of them (below 1024 queries);
+ * attngen_bind then compiles that, or finds it in memory or on disk.  If it cannot be had, the program itself runs and `warn` hears of it.  A spec with branches
+ * compiled for no number of query heads per KV head in particular is compiled for that of the shape. */
 ATTNGEN_API attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attngen_program *program, const attngen_shape *shape);
 ATTNGEN_API void attngen_call_free(attngen_call *call);
 /* The program that the call launches, which lives as long as the call. */

@@ -78,9 +78,11 @@ static void print_grid(const BoundArgs *b, const KernelMeta *k, int ordinal) {
     DeviceInfo info;
     int64_t sizes[META_SIZES];
     ag_kernel_sizes(b, k, sizes);
+    if (k->chunk) sizes[SZ_SQ] = ag_kernel_chunk(b, k);
     long long blocks = ag_formula(&k->blocks, sizes);
     bool device = ag_driver_open(&driver, NULL) == ATTNGEN_OK && ag_driver_device(driver, ordinal, &info, NULL) == ATTNGEN_OK;
     long long most = device ? (long long)info.sms * k->per_sm : 0;
+    if (k->chunk && ag_kernel_chunk(b, k) < b->size[SZ_SQ]) printf("%lld queries at a time, for those ", (long long)ag_kernel_chunk(b, k));
     if (!k->per_sm)
         printf("%lld blocks", blocks);
     else if (device)

@@ -128,7 +128,7 @@ static void read_inputs(Compilation *c, const Request *r) {
     if (r->schedule) c->sched = ag_schedule_read(d, add_source(d, r->schedule));
     ag_stop_if_errors(d);
     if (!r->schedule) {
-        shipped = default_schedule(d, spec, target, -1);
+        shipped = default_schedule(d, spec, target, spec->queries ? spec->queries : -1);
         schedule = &shipped;
         c->sched = ag_schedule_read(d, add_source(d, schedule));
         ag_stop_if_errors(d);

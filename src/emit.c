@@ -150,6 +150,7 @@ static void slot_line(Emit *e, const Slot *s) {
     case SLOT_VEC: ag_emit_line(e, "int vec; // bit i: tensor i can be moved by 16-byte pieces"); break;
     case SLOT_FLOAT: ag_emit_line(e, "float %s%.*s;", prefix, STRF(p)); break;
     case SLOT_INT: ag_emit_line(e, "int %s%.*s;", prefix, STRF(p)); break;
+    case SLOT_LOG2E: ag_emit_line(e, "float scale_log2e; // scale times log2(e)"); break;
     }
 }
 
@@ -167,7 +168,8 @@ static void shared_names(Emit *e) {
     for (int i = 0; i < e->k->nval; i++) {
         const Val *v = &e->k->val[i];
         if (v->space != SPACE_SHARED && v->space != SPACE_SLOT) continue;
-        if (e->k->list && e->k->list->dst >= 0 && e->k->list->bar == i) { /* read as C does */
+        bool united = e->k->list && e->k->list->dst >= 0 && e->k->list->bar == i, kept = e->k->entries && e->k->entries->dst == i;
+        if (united || kept) { /* read as C does */
             ag_emit_line(e, "int *const %.*s = (int *)(smem + %d);", STRF(v->name), v->offset);
             continue;
         }

@@ -20,6 +20,11 @@ typedef enum WgmmaForm {
     WGMMA_FORMS
 } WgmmaForm;
 
+typedef struct Wgmma {
+    int n, steps;       /* 64 x 16 steps by 16 steps x n; n 0: not in use */
+    int a_rows, b_rows; /* of the shared tiles */
+} Wgmma;
+
 /* How far in the loops of a map a value is known: bits. */
 typedef enum Depth { DEPTH_BLOCK, DEPTH_ROW, DEPTH_COLUMN, DEPTH_ELEMENT } Depth;
 
@@ -46,7 +51,7 @@ typedef struct Emit {
     InFlight flight;
     const char *role;                /* whose body is being printed */
     bool mma_sync;                   /* leaves of mma.sync are in use */
-    int wgmma[WGMMA_FORMS];          /* N of the wgmma leaves in use, 0: none */
+    Wgmma wgmma[WGMMA_FORMS];        /* the products that leaves are printed for */
     const char *elem;                /* storage type: "bf16" or "f16" */
     const char *lane_row, *lane_col; /* text: row and column of a fragment's first element in this lane */
 } Emit;

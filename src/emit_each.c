@@ -313,10 +313,11 @@ static void merge(Each *x) {
     ag_emit_line(e, "float y[8];");
     const char *result = i->bar >= 0 ? "const float lse = " : "";
     ag_emit_line(e,
-                 "%smerge_slots<%s, %s>(y, list, args.%s + %s * args.%s_b + %s * args.%s_h + (i64)row * %s, args.%s + %s * args.%s_b + %s * "
+                 "%smerge_slots<%s, %s>(y, list, args.%s + %s * args.%s_b + %s * args.%s_h + (i64)row * %s * args.%s_s, args.%s_s, args.%s + %s * "
+                 "args.%s_b + %s * "
                  "args.%s_h + (i64)row * %s * args.%s_s + d0, args.%s_s, %s, args.vec & %d);",
-                 result, reader(part), n, lse->name, b, lse->name, h, lse->name, n, part->name, b, part->name, h, part->name, n, part->name,
-                 part->name, left(x, i->n, 3), 1 << i->a);
+                 result, reader(part), n, lse->name, b, lse->name, h, lse->name, n, lse->name, lse->name, part->name, b, part->name, h, part->name, n,
+                 part->name, part->name, left(x, i->n, 3), 1 << i->a);
     if (i->e[5]) channels(x, i->e[5]);
     if (i->bar < 0) return;
     const char *to = e->k->tensor[i->bar].name;

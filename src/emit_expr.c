@@ -138,6 +138,10 @@ static void put(const Emit *e, Buf *out, Ref r, const Names *x, const char *cons
         put_leaf(e, out, n, x);
         return;
     }
+    if (ag_is_scale_log2e(&e->k->nodes, r)) {
+        ag_put(out, "args.scale_log2e");
+        return;
+    }
     Format f = format_of(e->k, n);
     if (f.prec < outer) ag_put(out, "(");
     put_operation(e, out, n, f, x, shared);
@@ -223,11 +227,18 @@ const char *ag_emit_constant(Emit *e, const char *type, const char *name, const 
 
 /* Is an int known to be so far above the least that a key can be subtracted? */
 static bool is_above_least(const Kernel *k, Ref r) {
-    const Node *n = &k->nodes.n[r];
-    if (n->op == OP_CONST) return n->value.u.i >= -(1 << 30);
-    if (n->op == OP_MAX) return is_above_least(k, n->arg[0]) || is_above_least(k, n->arg[1]);
-    if (n->op == OP_MIN) return is_above_least(k, n->arg[0]) && is_above_least(k, n->arg[1]);
-    return !ag_reads_captured(k, r);
+    bool *above = NEWN(k->arena, bool, (size_t)r + 1);
+    if (!ag_reads_captured(k, r)) return true;
+    for (Ref i = 1; i <= r; i++) { /* operands come first */
+        const Node *n = &k->nodes.n[i];
+        if (n->op == OP_CONST)
+            above[i] = n->type == T_INT && n->value.u.i >= -(1 << 30);
+        else if (n->op == OP_MAX || n->op == OP_MIN)
+            above[i] = n->op == OP_MAX ? above[n->arg[0]] || above[n->arg[1]] : above[n->arg[0]] && above[n->arg[1]];
+        else
+            above[i] = n->op == OP_SIZE || n->op == OP_AXIS || n->op == OP_PARAM;
+    }
+    return above[r];
 }
 
 /* less_key: less the lane's first key, which names it apart: both may be asked for. */

@@ -203,14 +203,21 @@ static void emit_any(Emit *e, const Ins *i) {
     ag_emit_line(e, "}");
 }
 
+/* Pieces of queries that a lane copies in one turn: where a warp's rows are whole queries all of them, each looked up once; fewer with long blocks, whose scores take the
+ * registers (ptxas spills 120 bytes otherwise), or where each piece is looked up. */
+enum { ENTRY_PIECES = 4, ENTRY_PIECES_LONG = 8, LONG_KEYS = 64 };
+
 static void emit_copy(Emit *e, const Ins *i) {
     const Val *v = val(e, i->dst);
     const KernelTensor *t = &e->k->tensor[i->a];
     const char *row = ag_emit_atom(e, i->e[1]);
     if (t->rows == SZ_SQ && e->k->entries) {
-        ag_emit_line(e, "copy_entries<%d, %d, %d, THREADS>(%s, %s_head, args.%s_s, args.%s_h, args.%s_d, entries, %s, %s - %s, args.vec & %d);",
-                     v->rows, t->cols, e->k->pack, ag_emit_stage(e, i->dst, i->e[0]), t->name, t->name, t->name, t->name, row,
-                     ag_emit_text(e, i->e[2]), row, 1 << i->a);
+        int rows = v->rows / e->k->role[0].warps;
+        bool few = rows % e->k->pack || e->k->pack == 2; /* two heads: ptxas 13.0 spills 24 bytes with more */
+        int turn = few ? ENTRY_PIECES : e->k->sched->f[F_TILE_N].v > LONG_KEYS ? ENTRY_PIECES_LONG : rows;
+        ag_emit_line(e, "copy_entries<%d, %d, %d, %d>(%s, %s_head, args.%s_s, args.%s_h, args.%s_d, entries, %s, %s - %s, args.vec & %d);", rows,
+                     t->cols, e->k->pack, turn, ag_emit_stage(e, i->dst, i->e[0]), t->name, t->name, t->name, t->name, row, ag_emit_text(e, i->e[2]),
+                     row, 1 << i->a);
         return;
     }
     if (t->rows == SZ_SQ && e->k->pack > 1) {
@@ -228,9 +235,10 @@ static void emit_copy(Emit *e, const Ins *i) {
 
 static void emit_entries(Emit *e, const Ins *i) {
     const char *b = ag_emit_atom(e, i->e[0]), *h = ag_emit_atom(e, i->e[1]);
-    ag_emit_line(
-        e, "const Entries<%d> entries = {args.first + %s * args.first_b + %s * args.first_h, args.entry + %s * args.entry_b + %s * args.entry_h};",
-        i->n, b, h, b, h);
+    ag_emit_line(e, "const Entries<%d> entries = {args.first + %s * args.first_b + %s * args.first_h, %s, %s};", i->n, b, h, name(e, i->dst),
+                 ag_emit_text(e, i->e[2]));
+    ag_emit_line(e, "keep_entries<%d, THREADS>(%s, args.entry + %s * args.entry_b + %s * args.entry_h, entries.from, %s);", val(e, i->dst)->cols,
+                 name(e, i->dst), b, h, ag_emit_text(e, i->e[3]));
 }
 
 static const char *list_place(const Emit *e, const Ins *i, const char *name) {
@@ -287,7 +295,8 @@ static void emit_mma(Emit *e, const Ins *i) {
     }
     bool from_shared = a->space == SPACE_SHARED;
     assert(i->trans || !from_shared);
-    ag_emit_line(e, "mma_%s_%s<%s, %d>(%s, %s%s, %s);", from_shared ? "ss" : "rs", i->trans ? "nt" : "nn", e->elem, b->cols, name(e, i->dst),
+    const char *first = i->col ? ag_fmt(e->k->arena, ", %d", i->col).s : "";
+    ag_emit_line(e, "mma_%s_%s<%s, %d%s>(%s, %s%s, %s);", from_shared ? "ss" : "rs", i->trans ? "nt" : "nn", e->elem, b->cols, first, name(e, i->dst),
                  from_shared ? ag_emit_stage(e, i->a, i->e[1]) : name(e, i->a),
                  from_shared ? ag_fmt(e->k->arena, " + warp_row * %d", a->cols * 2).s : "", ag_emit_stage(e, i->b, i->e[0]));
 }
@@ -492,7 +501,8 @@ static void emit_total(Emit *e, const Ins *i) {
 
 /* How the rows of an output lie: by their stride, or packed heads side by side. */
 const char *ag_emit_rows(const Emit *e, const char *n) {
-    if (e->k->entries) return ag_fmt(e->k->arena, "Scattered<%d>{entries.entry + e, args.%s_s, args.%s_h}", e->k->pack, n, n).s;
+    if (e->k->entries)
+        return ag_fmt(e->k->arena, "Scattered<%d>{entries.kept + (e - entries.from), args.%s_s, args.%s_h, end - e - 1}", e->k->pack, n, n).s;
     if (e->k->pack == 1) return ag_fmt(e->k->arena, "args.%s_s", n).s;
     return ag_fmt(e->k->arena, "Packed<%d>{args.%s_s, args.%s_h}", e->k->pack, n, n).s;
 }
@@ -501,14 +511,17 @@ static void emit_store(Emit *e, const Ins *i) {
     const KernelTensor *t = &e->k->tensor[i->n];
     const Val *v = val(e, i->a);
     const char *row = ag_emit_atom(e, i->e[0]), *n = t->name, *rows = ag_emit_text(e, i->e[1]);
+    int cols = t->cols - i->col < v->cols ? t->cols - i->col : v->cols;
+    const char *first = i->col ? ag_fmt(e->k->arena, " + %d * args.%s_d", i->col, n).s : "";
     if (i->b >= 0) {
         ag_emit_line(e, "stage_c<%s, %d>(%s + warp_row * %d, %s);", e->elem, v->cols, name(e, i->b), v->cols * 2, name(e, i->a));
         ag_emit_line(e, "__syncthreads();");
         ag_emit_line(e, "store_tile<%d, %d, THREADS>(%s_head + (i64)%s * args.%s_s, %s, args.%s_d, %s, %s - %s, args.vec & %d);", v->rows, t->cols, n,
                      row, n, ag_emit_rows(e, n), n, name(e, i->b), rows, row, 1 << i->n);
     } else
-        ag_emit_line(e, "%s<%s, %d>(%s_head%s, %s, args.%s_d, %s, %s, %s - %s, args.vec & %d);", e->k->nrole > 1 ? "store_quads" : "store_c", e->elem,
-                     t->cols, n, e->k->entries ? "" : ag_fmt(e->k->arena, " + (i64)%s * args.%s_s", row, n).s, ag_emit_rows(e, n), n, name(e, i->a),
+        ag_emit_line(e, "%s<%s, %d>(%s_head%s%s, %s, args.%s_d, %s, %s, %s - %s, args.vec & %d);",
+                     e->k->nrole > 1 || e->k->entries ? "store_quads" : "store_c", e->elem, cols, n,
+                     e->k->entries ? "" : ag_fmt(e->k->arena, " + (i64)%s * args.%s_s", row, n).s, first, ag_emit_rows(e, n), n, name(e, i->a),
                      e->lane_row, rows, row, 1 << i->n);
 }
 
@@ -521,7 +534,7 @@ static void emit_store_row(Emit *e, const Ins *i) {
         ag_emit_line(e, "        const int row = %s + quot(%s + mi * 16 + r * 8, %d), head = %s + rem(%s + mi * 16 + r * 8, %d);", row, e->lane_row,
                      e->k->pack, text, e->lane_row, e->k->pack);
         head = "head";
-        to = "(i64)__ldg(entries.entry + row)";
+        to = "(i64)entry_of(entries, row)";
     } else if (e->k->pack == 1)
         ag_emit_line(e, "        const int row = %s + %s + mi * 16 + r * 8;", row, e->lane_row);
     else {
@@ -566,6 +579,8 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_SYNC:
         if (e->k->barrier[i->n].kind == BARRIER_BLOCK)
             ag_emit_line(e, "__syncthreads();");
+        else if (e->k->barrier[i->n].kind == BARRIER_WARP)
+            ag_emit_line(e, "__syncwarp();");
         else
             ag_emit_barrier(e, i);
         break;

@@ -41,6 +41,8 @@ void ag_emit_tma(Emit *e, const Ins *i) {
                  ag_emit_text(e, i->e[1]), ag_emit_text(e, i->e[4]), ag_emit_text(e, i->e[3]));
 }
 
+static const char *const wgmma_name[] = {"wgmma_ss", "wgmma_rs", "wgmma_st"};
+
 /* ---- asynchronous products: registers in flight are pinned where their group is waited for, so that no use of theirs moves above */
 static void in_flight(Emit *e, int v) {
     if (e->flight.ngroup == 0) e->flight.ngroup = 1;
@@ -49,32 +51,23 @@ static void in_flight(Emit *e, int v) {
     e->flight.group[e->flight.ngroup - 1].value[(*n)++] = v;
 }
 
-/* Descriptor of step i of the left operand's rows of this warpgroup. */
+/* Descriptor of the left operand's rows of this warpgroup. */
 static const char *left_operand(const Emit *e, const Ins *i) {
-    return ag_fmt(e->k->arena, "desc_k_major(%s + warpgroup_row * 128) + step_k_major(i, %d)", ag_emit_stage(e, i->a, i->e[1]), e->k->val[i->a].rows)
-        .s;
+    return ag_fmt(e->k->arena, "desc_k_major(%s + warpgroup_row * 128)", ag_emit_stage(e, i->a, i->e[1])).s;
 }
 
 static void emit_product(Emit *e, const Ins *i) {
     const Val *d = &e->k->val[i->dst], *a = &e->k->val[i->a], *b = &e->k->val[i->b];
+    bool shared = a->space == SPACE_SHARED;
+    WgmmaForm form = i->trans ? WGMMA_SS : shared ? WGMMA_ST : WGMMA_RS;
+    e->wgmma[form] = (Wgmma){.n = d->cols, .steps = (i->trans ? b->cols : b->rows) / 16, .a_rows = a->rows, .b_rows = b->rows};
     ag_emit_declare(e, i->dst);
-    ag_emit_line(e, "wgmma_fence();");
-    if (i->trans) {
-        e->wgmma[WGMMA_SS] = d->cols;
-        ag_emit_line(e, "UNROLL for (int i = 0; i < %d; i++)", a->cols / 16);
-        ag_emit_line(e, "    wgmma_ss(%s, %s, desc_k_major(%s) + step_k_major(i, %d), i > 0);", d->name.s, left_operand(e, i),
-                     ag_emit_stage(e, i->b, i->e[0]), b->rows);
-    } else if (a->space == SPACE_SHARED) {
-        e->wgmma[WGMMA_ST] = d->cols;
-        ag_emit_line(e, "UNROLL for (int i = 0; i < %d; i++)", b->rows / 16);
-        ag_emit_line(e, "    wgmma_st(%s, %s, desc_mn_major(%s, %d) + step_mn_major(i), 1);", d->name.s, left_operand(e, i),
-                     ag_emit_stage(e, i->b, i->e[0]), b->rows * 128);
-    } else {
-        e->wgmma[WGMMA_RS] = d->cols;
-        ag_emit_line(e, "UNROLL for (int i = 0; i < %d; i++) wgmma_rs(%s, %s[0][i], desc_mn_major(%s, %d) + step_mn_major(i), 1);", b->rows / 16,
-                     d->name.s, a->name.s, ag_emit_stage(e, i->b, i->e[0]), b->rows * 128);
-        in_flight(e, i->a);
-    }
+    const char *left = shared ? left_operand(e, i) : name(e, i->a), *right = ag_emit_stage(e, i->b, i->e[0]);
+    if (i->trans)
+        ag_emit_line(e, "%s(%s, %s, desc_k_major(%s));", wgmma_name[form], d->name.s, left, right);
+    else
+        ag_emit_line(e, "%s(%s, %s, desc_mn_major(%s, %d));", wgmma_name[form], d->name.s, left, right, b->rows * 128);
+    if (!shared) in_flight(e, i->a);
     in_flight(e, i->dst);
 }
 
@@ -147,8 +140,8 @@ void ag_emit_tiles(Emit *e, const Ins *i) {
     case TI_GET: ag_emit_line(e, "%sint %s = slot_get(%s);", k->val[i->dst].varies ? "" : "const ", name(e, i->dst), slot(e, i->a, i->e[0])); break;
     case TI_FETCH: ag_emit_line(e, "%s = next_tile(args.counter);", name(e, i->dst)); break;
     case TI_RESET: ag_emit_line(e, "*args.counter = 0;"); break;
-    case TI_TAKE_TURN: ag_emit_line(e, "take_turn();"); break;
-    case TI_PASS_TURN: ag_emit_line(e, "pass_turn<%d>();", k->role[0].warps / 4); break;
+    case TI_TAKE_TURN: ag_emit_line(e, "take_turn(turn);"); break;
+    case TI_PASS_TURN: ag_emit_line(e, "pass_turn(next_turn);"); break;
     default: ag_emit_line(e, "tma_store_wait();");
     }
 }
@@ -196,41 +189,96 @@ void ag_emit_roles(Emit *e) {
     ag_emit_line(e, "regs_inc<%d>();", k->role[0].regs);
     ag_emit_line(e, "const int warpgroup_row = uniform(threadIdx.x / 128) * 64;");
     for (int i = 0; i < k->nbarrier; i++)
-        if (k->barrier[i].kind == BARRIER_TURNS) ag_emit_line(e, "first_turn();");
+        if (k->barrier[i].kind == BARRIER_TURNS) {
+            ag_emit_line(e, "first_turn();");
+            ag_emit_line(e, "const int turn = 4 + warpgroup_row / 64, next_turn = warpgroup_row == %d ? 4 : turn + 1; // their barriers",
+                         k->role[0].warps * 16 - 64);
+        }
     for (int v = 0; v < k->nval; v++)
         if (k->val[v].lasting) ag_emit_declare(e, v);
 }
 
-/* ---- wgmma m64 n k16 with its registers written out: A from shared memory or registers, B from shared memory */
-static void wgmma_leaf(Emit *e, WgmmaForm form) {
-    static const char *const leaf[] = {"wgmma_ss", "wgmma_rs", "wgmma_st"};
-    static const char *const flags[] = {"1, 1, 0, 0", "1, 1, 1", "1, 1, 0, 1"}; /* signs, and which operands are transposed */
-    Buf *o = e->out;
-    int n = e->wgmma[form], regs = n / 2;
-    bool a_in_regs = form == WGMMA_RS;
+/* ---- leaves of wgmma m64 n k16: a product in all its steps is one asm.  (An asm for each step has all accumulators as operands each time: NVVM then takes twice as
+ * long for the kernel.  Descriptors of A are operands for each step: what is added to them in the asm could not leave the key loop.) */
+
+/* What step i of 16 adds to a descriptor of panels: columns of 32 bytes, four to a panel, or rows. */
+static int k_major_step(int i, int rows) { return (i % 4 * 32 + i / 4 * rows * 128) >> 4; }
+static int mn_major_step(int i) { return i * 2048 >> 4; }
+
+/* The instruction up to its accumulators, as a macro. */
+static void wgmma_opening(Buf *o, const Emit *e, const char *macro, int n) {
     const char *type = e->k->spec->dtype == DT_F16 ? "f16" : "bf16";
-    ag_put(o, "// d %s A B for one warpgroup: 64 x 16 by 16 x %d; A in %s, B in shared memory%s.\n", form == WGMMA_SS ? "= or +=" : "+=", n,
-           a_in_regs ? "registers" : "shared memory", form == WGMMA_SS ? "" : ", its rows summed over");
-    ag_put(o, "LEAF void %s(float (&d)[1][%d][4], %s, u64 b, int accumulate) {\n", leaf[form], n / 8, a_in_regs ? "const u32 (&a)[4]" : "u64 a");
-    ag_put(o, "    asm volatile(\"{\\n.reg .pred p;\\nsetp.ne.b32 p, %%%d, 0;\\n\"\n", regs + (a_in_regs ? 5 : 2));
-    ag_put(o, "                 \"wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {\"\n", n, type, type);
-    for (int i = 0; i < regs; i += 16) {
-        ag_put(o, "                 \"");
-        for (int j = i; j < i + 16 && j < regs; j++) ag_put(o, "%%%d%s", j, j + 1 < regs ? ", " : "");
-        ag_put(o, "\"\n");
+    ag_put(o, "#define %s \\\n    \"wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {\"", macro, n, type, type);
+    for (int i = 0; i < n / 2; i += 16) {
+        ag_put(o, " \\\n    \"");
+        for (int j = i; j < i + 16 && j < n / 2; j++) ag_put(o, "%%%d%s", j, j + 1 < n / 2 ? ", " : "}, ");
+        ag_put(o, "\"");
     }
-    if (a_in_regs)
-        ag_put(o, "                 \"}, {%%%d, %%%d, %%%d, %%%d}, %%%d, p, %s;\\n}\"\n", regs, regs + 1, regs + 2, regs + 3, regs + 4, flags[form]);
+    ag_put(o, "\n");
+}
+
+/* Operands are accumulators, then A of each step, then B. */
+static void wgmma_step(Buf *o, const Wgmma *w, WgmmaForm form, const char *macro, int i) {
+    static const char *const flags[] = {"1, 1, 0, 0", "1, 1, 1", "1, 1, 0, 1"}; /* signs, and which operands are transposed */
+    bool fresh = form == WGMMA_SS;
+    int a = w->n / 2, b = a + (form == WGMMA_RS ? 4 : 1) * w->steps;
+    ag_put(o, "        \"");
+    if (i == 0 || (i == 1 && fresh)) ag_put(o, "setp.ne.b32 p, %d, 0; ", i || !fresh);
+    if (i) ag_put(o, "add.s64 b, %%%d, %d; ", b, fresh ? k_major_step(i, w->b_rows) : mn_major_step(i));
+    ag_put(o, "\" %s \"", macro);
+    if (form == WGMMA_RS)
+        ag_put(o, "{%%%d, %%%d, %%%d, %%%d}, ", a + 4 * i, a + 4 * i + 1, a + 4 * i + 2, a + 4 * i + 3);
     else
-        ag_put(o, "                 \"}, %%%d, %%%d, p, %s;\\n}\"\n", regs, regs + 1, flags[form]);
-    for (int i = 0; i < regs; i += 4)
-        ag_put(o, "                 %s\"+f\"(d[0][%d][0]), \"+f\"(d[0][%d][1]), \"+f\"(d[0][%d][2]), \"+f\"(d[0][%d][3])%s\n", i ? "  " : ": ", i / 4,
-               i / 4, i / 4, i / 4, i + 4 < regs ? "," : "");
-    ag_put(o, "                 : %s, \"l\"(b), \"r\"(accumulate));\n}\n\n",
-           a_in_regs ? "\"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3])" : "\"l\"(a)");
+        ag_put(o, "%%%d, ", a + i);
+    if (i)
+        ag_put(o, "b, p, %s;\\n\"\n", flags[form]);
+    else
+        ag_put(o, "%%%d, p, %s;\\n\"\n", b, flags[form]);
+}
+
+/* "+f"(d[0][0][0]), ... or "r"(a[0][0][0]), ...: four of the n / 4 quadruples a line. */
+static void wgmma_operands(Buf *o, const char *constraint, const char *array, int quads, const char *indent) {
+    for (int i = 0; i < quads; i++) {
+        for (int j = 0; j < 4; j++) ag_put(o, "\"%s\"(%s[0][%d][%d])%s", constraint, array, i, j, j < 3 ? ", " : "");
+        if (i + 1 < quads) ag_put(o, ",\n%s", indent);
+    }
+}
+
+/* "l"(a), "l"(a + 2), ... */
+static void wgmma_descriptors(Buf *o, const Wgmma *w) {
+    for (int i = 0; i < w->steps; i++) {
+        if (i) ag_put(o, i % 8 ? ", " : ",\n          ");
+        ag_put(o, i ? "\"l\"(a + %d)" : "\"l\"(a)", k_major_step(i, w->a_rows));
+    }
+}
+
+static void wgmma_leaf(Emit *e, WgmmaForm form) {
+    Buf *o = e->out;
+    const Wgmma *w = &e->wgmma[form];
+    bool a_in_regs = form == WGMMA_RS;
+    const char *macro = form == WGMMA_SS ? "WGMMA_SS" : a_in_regs ? "WGMMA_RS" : "WGMMA_ST";
+    ag_put(o, "// d %s A B for one warpgroup: 64 x %d by %d x %d; A in %s, B in shared memory%s. Register accesses before it come first.\n",
+           form == WGMMA_SS ? "=" : "+=", w->steps * 16, w->steps * 16, w->n, a_in_regs ? "registers" : "shared memory",
+           form == WGMMA_SS ? "" : ", its rows summed over");
+    wgmma_opening(o, e, macro, w->n);
+    ag_put(o, "LEAF void %s(float (&d)[1][%d][4], ", wgmma_name[form], w->n / 8);
+    if (a_in_regs)
+        ag_put(o, "const u32 (&a)[1][%d][4], u64 b) {\n", w->steps);
+    else
+        ag_put(o, "u64 a, u64 b) {\n");
+    ag_put(o, "    asm volatile(\n        \"{\\n.reg .pred p;\\n.reg .b64 b;\\nwgmma.fence.sync.aligned;\\n\"\n");
+    for (int i = 0; i < w->steps; i++) wgmma_step(o, w, form, macro, i);
+    ag_put(o, "        \"}\"\n        : ");
+    wgmma_operands(o, "+f", "d", w->n / 8, "          ");
+    ag_put(o, "\n        : ");
+    if (a_in_regs)
+        wgmma_operands(o, "r", "a", w->steps, "          ");
+    else
+        wgmma_descriptors(o, w);
+    ag_put(o, ", \"l\"(b)\n        : \"memory\");\n}\n#undef %s\n\n", macro);
 }
 
 void ag_emit_wgmma_leaves(Emit *e) {
     for (int form = 0; form < WGMMA_FORMS; form++)
-        if (e->wgmma[form]) wgmma_leaf(e, (WgmmaForm)form);
+        if (e->wgmma[form].n) wgmma_leaf(e, (WgmmaForm)form);
 }

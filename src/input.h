@@ -161,6 +161,7 @@ typedef struct Spec {
     Span span, group_span;
     /* bound at compile time */
     int D, Dv;
+    int queries; /* of the launches that it is for; 0: many.  A matter of speed alone */
     DType dtype;
 } Spec;
 /* Per expression: nesting (parentheses, arguments, prefix operators), nodes; and levels of a tree, lets looked through: walks may recurse that deep.
@@ -262,6 +263,8 @@ Schedule *ag_schedule_read(Diag *d, uint16_t file);
  * Closes every `auto` for this spec and target and checks that the schedule applies to them (arch, head dim). */
 enum { GATHER_KEYS = 128 };                           /* of a block that is visited by the queries that list it */
 enum { UNION_ENTRIES = 512 };                         /* of the lists that a tile unites */
+enum { MAX_QUERIES = 1 << 29 };                       /* of a launch */
+enum { MANY_QUERIES = 1024 };                         /* from there on block lists may be visited block by block */
 bool ag_can_gather(const Branch *b);                  /* lists of single queries, and such blocks */
 int ag_listed_united(const Spec *s, const Branch *b); /* tile_list.c: the queries of a tile whose lists are united; 0: no tile has several */
 void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t);

@@ -35,7 +35,8 @@ typedef enum SlotKind {
     SLOT_INT,       /* int32: scalar parameter `index` */
     SLOT_TMAP,      /* 128 bytes, 64-byte aligned: tensor map `index` of the program (TmapMeta) */
     SLOT_WORKSPACE, /* device address of the kernel's counter in the workspace */
-    SLOT_VEC        /* int32: bit i set if the kernel's tensor i can be moved by 16-byte pieces (base, strides and extent allow it) */
+    SLOT_VEC,       /* int32: bit i set if the kernel's tensor i can be moved by 16-byte pieces (base, strides and extent allow it) */
+    SLOT_LOG2E      /* float: scalar parameter `index` times log2(e) */
 } SlotKind;
 /* One field of the kernel's argument struct. */
 typedef struct Slot {
@@ -49,7 +50,9 @@ enum { META_SIZES = 8 /* SZ_* of op.h */, META_DERIVED = 24, META_KERNEL_TENSORS
 typedef struct TensorMeta {
     char name[META_NAME];
     uint8_t rank, elem_bytes, optional, output;
-    uint8_t buffer, pad[3];
+    uint8_t buffer;
+    uint8_t rows_first; /* buffer: dim 2 outside dim 1, so that the heads of a row lie side by side */
+    uint8_t pad[2];
     uint8_t dim[4]; /* extent of each dim: SZ_*, from META_SIZES on a derived size; META_CONSTANT: extent below */
     int32_t constant[4];
 } TensorMeta;
@@ -73,7 +76,10 @@ typedef struct KernelMeta {
     uint32_t threads, shared_bytes, param_bytes, nslot;
     uint32_t per_sm, pad; /* most blocks per SM of a persistent kernel, which go on from tile to tile; 0: a block per tile */
     uint8_t keys;         /* the size that SZ_SK is for this kernel: SZ_SK, or a derived one */
-    uint8_t counter, pad2[2];
+    uint8_t counter;
+    uint8_t
+        chunk; /* 0: launched once; else the derived size that is how many queries one launch has: it and its neighbours of the same size run for each so many in turn */
+    uint8_t pad2;
     uint8_t tensor[META_KERNEL_TENSORS]; /* the program's tensor for each of its own, which bits of SLOT_VEC count; META_NO_TENSOR: null */
     Formula blocks;                      /* 1-D grid; of a persistent kernel: tiles */
     Slot slot[META_SLOTS];
@@ -214,13 +220,16 @@ int64_t ag_workspace_place(const ProgramMeta *m, const int64_t *sizes, int tenso
 void ag_args_place(BoundArgs *b, void *workspace);
 /* Sizes as kernel k has them. */
 void ag_kernel_sizes(const BoundArgs *b, const KernelMeta *k, int64_t sizes[META_SIZES]);
+/* Queries of each launch of k, all but the last. */
+int64_t ag_kernel_chunk(const BoundArgs *b, const KernelMeta *k);
 /* An argument with rows of D or Dv channels: q, k, v, o, and captured tensors that are keys or values. */
 bool ag_has_channels(const TensorMeta *t);
 /* Whether tensor maps describe all tensors that the program reads by TMA. */
 bool ag_args_mappable(const BoundArgs *b);
 /* Launches every kernel of b->meta, which is that of l, in order on `stream`; b is mappable.  Tensor maps equal to those of this thread's last launch are reused. */
 attngen_status ag_launch(Loaded *l, const BoundArgs *b, int device, void *stream, Err *e);
-void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params); /* writes k->param_bytes; tensor maps are left zero */
+/* For the launch of k whose first query is row `first`: writes k->param_bytes; tensor maps are left zero. */
+void ag_args_pack(const BoundArgs *b, const KernelMeta *k, int64_t first, void *params);
 /* "q: element-wise loads, stride of d is 2; o: ..."; "" if every tensor of rank 4 goes by 16-byte pieces or by TMA. */
 void ag_args_explain(const BoundArgs *b, char *buf, size_t n);
 /* "q: stride of d is 2, TMA takes 1; k: ..."; "" if b is mappable. */

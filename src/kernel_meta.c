@@ -90,8 +90,29 @@ static void set_derive(ProgramMeta *m, TensorMeta *t, const Spec *spec, const De
     set_constant(t, 3, pool ? ag_source_cols(spec, x->source) : x->count.n);
 }
 
+/* Appends `op n` to a formula that has ended. */
+static Formula with(Formula f, FormulaOp op, int32_t n) {
+    int at = 0;
+    while (f.op[at] != FO_END) at += f.op[at] == FO_CONST || f.op[at] == FO_SIZE ? 2 : 1;
+    assert(at + 3 <= LEN(f.op));
+    f.op[at] = FO_CONST, f.op[at + 1] = n, f.op[at + 2] = (int32_t)op;
+    return f;
+}
+
+/* Queries of a launch of the kernels that visit a branch block by block. */
+static Formula chunk_of(Kernel *const *kernel, int n, const Spec *spec, int branch) {
+    Formula f = {{FO_SIZE, SZ_SQ}};
+    for (int i = 0; i < n; i++) {
+        const Kernel *k = kernel[i];
+        if (k->kind != KERNEL_GATHER || k->tensor[TEN_O].program != ag_program_part(spec, branch) || !k->chunk) continue;
+        f = (Formula){{0}};
+        formula(k, k->chunk, &f, 0);
+    }
+    return f;
+}
+
 /* The buffers of the inverted lists of a branch, and of what their entries give; of one without lists for each query they have no elements. */
-static void set_inversion(ProgramMeta *m, Arena *a, const Spec *spec, int branch) {
+static void set_inversion(ProgramMeta *m, Arena *a, const Spec *spec, int branch, Formula chunk) {
     const Branch *b = &spec->branch[branch];
     TensorMeta *chunks = &m->tensor[ag_program_chunks(spec, branch)], *first = &m->tensor[ag_program_first(spec, branch)];
     TensorMeta *entry = &m->tensor[ag_program_entry(spec, branch)];
@@ -104,14 +125,14 @@ static void set_inversion(ProgramMeta *m, Arena *a, const Spec *spec, int branch
     chunks->dim[0] = first->dim[0] = entry->dim[0] = part->dim[0] = lse->dim[0] = META_CONSTANT;
     if (b->blocks.kind == FROM_NONE || b->per.n != 1) return;
     Formula columns = {{FO_SIZE, SZ_SK, FO_CONST, b->block.n, FO_CEILDIV, FO_CONST, 1, FO_ADD}},
-            entries = {{FO_SIZE, SZ_SQ, FO_CONST, ag_list_slots(spec, b), FO_MUL}};
+            entries = with(chunk, FO_MUL, ag_list_slots(spec, b)), chunk_count = with(chunk, FO_CEILDIV, INVERT_CHUNK);
     Size heads = b->per_head ? SZ_HQ : SZ_HKV;
     chunks->rank = 4;
     first->rank = entry->rank = 3;
     set_dims(chunks, SZ_B, heads, SZ_SQ);
     set_dims(first, SZ_B, heads, SZ_SQ);
     set_dims(entry, SZ_B, heads, SZ_SQ);
-    chunks->dim[2] = rows_of_lists(m, INVERT_CHUNK);
+    chunks->dim[2] = derived(m, &chunk_count);
     chunks->dim[3] = first->dim[2] = derived(m, &columns);
     entry->dim[2] = derived(m, &entries);
     part->rank = 4;
@@ -120,9 +141,10 @@ static void set_inversion(ProgramMeta *m, Arena *a, const Spec *spec, int branch
     set_dims(lse, SZ_B, SZ_HQ, SZ_SQ);
     part->dim[2] = lse->dim[2] = entry->dim[2];
     part->dim[3] = SZ_DV;
+    part->rows_first = lse->rows_first = 1; /* the heads of an entry are written together */
 }
 
-static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k) {
+static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kernel *const *kernel, int n) {
     for (int i = 0; i < TEN_COUNT; i++) {
         const KernelTensor *t = &k->tensor[i];
         set_tensor(&m->tensor[i], ag_str(t->name), t->type, t->rank);
@@ -143,7 +165,7 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k) {
         TensorMeta *lse = &m->tensor[ag_program_lse(spec, i)];
         *lse = m->tensor[TEN_LSE];
         set_name(lse->name, ag_fmt(k->arena, "lse of %.*s", STRF(spec->branch[i].name)));
-        set_inversion(m, k->arena, spec, i);
+        set_inversion(m, k->arena, spec, i, chunk_of(kernel, n, spec, i));
     }
     for (uint32_t i = (uint32_t)ag_program_input(spec->ninput); i < m->ntensor; i++) m->tensor[i].buffer = 1;
 }
@@ -155,7 +177,7 @@ static void drop_unused(ProgramMeta *m, const Spec *spec) {
         for (uint32_t k = 0; k < m->nkernel; k++) used |= memchr(m->kernel[k].tensor, (int)i, META_KERNEL_TENSORS) != NULL;
         if (used) continue;
         m->tensor[i].buffer = 1;
-        m->tensor[i].optional = m->tensor[i].output = 0;
+        m->tensor[i].optional = m->tensor[i].output = m->tensor[i].rows_first = 0;
         m->tensor[i].rank = 1;
         set_constant(&m->tensor[i], 0, 0);
     }
@@ -187,6 +209,11 @@ static void set_kernel(ProgramMeta *out, KernelMeta *m, const Kernel *k) {
     m->per_sm = k->persistent ? (uint32_t)k->per_sm : 0;
     m->keys = keys_of(out, k);
     m->counter = k->counter;
+    if (k->chunk) {
+        Formula chunk = {{0}};
+        formula(k, k->chunk, &chunk, 0);
+        m->chunk = derived(out, &chunk);
+    }
     formula(k, k->blocks, &m->blocks, 0);
     memset(m->tensor, META_NO_TENSOR, sizeof m->tensor);
     for (int i = 0; i < k->ntensor; i++)
@@ -212,7 +239,7 @@ void ag_program_meta(ProgramMeta *out, const Spec *spec, Kernel *const *kernel, 
     out->dtype = spec->dtype == DT_F16 ? ATTNGEN_F16 : ATTNGEN_BF16;
     const Kernel *first = kernel[0];
     for (int i = 0; i < n && first->kind != KERNEL_ATTEND; i++) first = kernel[i];
-    set_tensors(out, spec, first);
+    set_tensors(out, spec, first, kernel, n);
     set_scalars(out, spec);
     assert(n <= META_KERNELS);
     for (int i = 0; i < n; i++) set_kernel(out, &out->kernel[out->nkernel++], kernel[i]);

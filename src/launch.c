@@ -279,7 +279,8 @@ static int64_t lay_out_buffers(BoundArgs *b) {
         if (!is_empty(b, t)) top = aligned(top > 0 ? top : 1);
         b->data[i] = (void *)(uintptr_t)top;
         int64_t stride = 1;
-        for (int dim = t->rank - 1; dim >= 0; dim--) {
+        for (int place = t->rank - 1; place >= 0; place--) {
+            int dim = t->rows_first && (place == 1 || place == 2) ? 3 - place : place;
             b->stride[i][dim] = stride;
             if (__builtin_mul_overflow(stride, extent(b, t, dim), &stride)) stride = INT64_MAX;
         }
@@ -316,6 +317,19 @@ void ag_args_place(BoundArgs *b, void *workspace) {
 void ag_kernel_sizes(const BoundArgs *b, const KernelMeta *k, int64_t sizes[META_SIZES]) {
     memcpy(sizes, b->size, sizeof(int64_t) * META_SIZES);
     sizes[SZ_SK] = b->size[k->keys];
+}
+
+int64_t ag_kernel_chunk(const BoundArgs *b, const KernelMeta *k) {
+    int64_t n = k->chunk ? b->size[k->chunk] : b->size[SZ_SQ];
+    return n < 1 ? 1 : n;
+}
+
+/* The same for the launch whose first query is row `first`: its queries are all that there are, and their positions as they were. */
+static void launch_sizes(const BoundArgs *b, const KernelMeta *k, int64_t first, int64_t sizes[META_SIZES]) {
+    ag_kernel_sizes(b, k, sizes);
+    int64_t left = sizes[SZ_SQ] - first, chunk = ag_kernel_chunk(b, k);
+    sizes[SZ_SQ] = left < chunk ? left : chunk;
+    sizes[SZ_OFF] += first;
 }
 
 /* ---- 16-byte pieces */
@@ -532,9 +546,20 @@ static void write_counter(const BoundArgs *b, const KernelMeta *k, char *at) {
     memcpy(at, &counter, sizeof counter);
 }
 
-void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params) {
+#define LOG2E 1.44269504f
+
+/* Element 0 of tensor i for that launch. */
+static void *data_from(const BoundArgs *b, int i, int64_t first) {
+    const TensorMeta *t = &b->meta->tensor[i];
+    char *data = b->data[i];
+    for (int dim = 0; dim < t->rank && data; dim++)
+        if (t->dim[dim] == SZ_SQ) data += first * b->stride[i][dim] * t->elem_bytes;
+    return data;
+}
+
+void ag_args_pack(const BoundArgs *b, const KernelMeta *k, int64_t first, void *params) {
     int64_t sizes[META_SIZES];
-    ag_kernel_sizes(b, k, sizes);
+    launch_sizes(b, k, first, sizes);
     memset(params, 0, k->param_bytes);
     for (uint32_t i = 0; i < k->nslot; i++) {
         const Slot *s = &k->slot[i];
@@ -543,15 +568,18 @@ void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params) {
         bool none = tensor == META_NO_TENSOR;
         int32_t i32;
         float f32;
+        void *data;
         switch ((SlotKind)s->kind) {
         case SLOT_POINTER:
-            if (!none) memcpy(at, &b->data[tensor], sizeof(void *));
+            data = none ? NULL : data_from(b, tensor, first);
+            memcpy(at, &data, sizeof data);
             break;
         case SLOT_STRIDE:
             if (!none) memcpy(at, &b->stride[tensor][s->dim], sizeof(int64_t));
             break;
         case SLOT_SIZE: i32 = (int32_t)sizes[s->index], memcpy(at, &i32, sizeof i32); break;
         case SLOT_FLOAT: f32 = (float)b->scalar[s->index], memcpy(at, &f32, sizeof f32); break;
+        case SLOT_LOG2E: f32 = (float)b->scalar[s->index] * LOG2E, memcpy(at, &f32, sizeof f32); break;
         case SLOT_INT: i32 = (int32_t)b->scalar[s->index], memcpy(at, &i32, sizeof i32); break;
         case SLOT_TMAP: break;
         case SLOT_WORKSPACE: write_counter(b, k, at); break;
@@ -560,18 +588,29 @@ void ag_args_pack(const BoundArgs *b, const KernelMeta *k, void *params) {
     }
 }
 
-attngen_status ag_launch(Loaded *l, const BoundArgs *b, int device, void *stream, Err *e) {
+static attngen_status launch_one(Loaded *l, const BoundArgs *b, int device, void *stream, int i, int64_t first, Err *e) {
     _Alignas(64) char params[META_PARAM_BYTES];
+    const KernelMeta *k = &b->meta->kernel[i];
     attngen_status s = ATTNGEN_OK;
-    for (uint32_t i = 0; s == ATTNGEN_OK && i < b->meta->nkernel; i++) {
-        const KernelMeta *k = &b->meta->kernel[i];
-        int64_t sizes[META_SIZES];
-        ag_kernel_sizes(b, k, sizes);
-        int64_t blocks = ag_formula(&k->blocks, sizes);
-        if (blocks <= 0) continue;
-        ag_args_pack(b, k, params);
-        if (b->meta->ntmap) s = pack_maps(l, b, device, k, params, e);
-        if (s == ATTNGEN_OK) s = ag_driver_launch(l, device, (int)i, (uint32_t)blocks, params, stream, e);
+    int64_t sizes[META_SIZES];
+    launch_sizes(b, k, first, sizes);
+    int64_t blocks = ag_formula(&k->blocks, sizes);
+    if (blocks <= 0) return ATTNGEN_OK;
+    ag_args_pack(b, k, first, params);
+    if (b->meta->ntmap) s = pack_maps(l, b, device, k, params, e);
+    return s == ATTNGEN_OK ? ag_driver_launch(l, device, i, (uint32_t)blocks, params, stream, e) : s;
+}
+
+attngen_status ag_launch(Loaded *l, const BoundArgs *b, int device, void *stream, Err *e) {
+    attngen_status s = ATTNGEN_OK;
+    const KernelMeta *kernel = b->meta->kernel;
+    for (int i = 0, end, n = (int)b->meta->nkernel; i < n; i = end) {
+        for (end = i + 1; kernel[i].chunk && end < n && kernel[end].chunk == kernel[i].chunk; end++) continue;
+        int64_t first = 0;
+        do {
+            for (int k = i; s == ATTNGEN_OK && k < end; k++) s = launch_one(l, b, device, stream, k, first, e);
+            first += ag_kernel_chunk(b, &kernel[i]);
+        } while (s == ATTNGEN_OK && first < b->size[SZ_SQ]);
     }
     return s;
 }

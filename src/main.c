@@ -8,7 +8,8 @@
 #define SHARED_COMPILE                                                                                                                               \
     {'s', "schedule", "SCHED", OPT_TEXT, AT(schedule), "schedules", "schedule: a file, or the name of a shipped one (default: the one that fits)"},  \
         {'a', "arch", "ARCH", OPT_TEXT, AT(arch), "archs", "target, e.g. sm_90 (default: that of the GPU in the machine, else sm_90)"}, {            \
-        'D', "define", "NAME=VALUE", OPT_LIST, AT(dims), NULL, "bind at compile time: D, Dv, dtype (f16, bf16) or a parameter of the spec"           \
+        'D', "define", "NAME=VALUE", OPT_LIST, AT(dims), NULL,                                                                                       \
+            "bind at compile time: D, Dv, dtype (f16, bf16), group, queries or a parameter of the spec"                                              \
     }
 #define SHARED_DEVICE                                                                                                                                \
     { 0, "device", "N", OPT_INT, AT(device), NULL, "CUDA device to use (default: 0)" }

@@ -56,6 +56,7 @@ static bool name_valid(const char *s, size_t n) { return memchr(s, 0, n) && s[0]
 static bool tensor_valid(const ProgramMeta *m, const TensorMeta *t) {
     bool ok = name_valid(t->name, sizeof t->name) && t->rank <= 4;
     ok = ok && (t->elem_bytes == 1 || t->elem_bytes == 2 || t->elem_bytes == 4 || t->elem_bytes == 8);
+    ok = ok && (!t->rows_first || t->rank >= 3);
     for (int i = 0; ok && i < t->rank; i++) ok = t->dim[i] == META_CONSTANT ? t->constant[i] >= 0 : t->dim[i] < META_SIZES + m->nderived;
     return ok;
 }
@@ -70,14 +71,15 @@ static bool tmap_valid(const ProgramMeta *m, const TmapMeta *t) {
 static bool slot_valid(const ProgramMeta *m, const Slot *s, uint32_t param_bytes) {
     static const struct {
         uint8_t bytes, align;
-    } kind[] = {[SLOT_POINTER] = {8, 8}, [SLOT_STRIDE] = {8, 8}, [SLOT_SIZE] = {4, 4},           [SLOT_FLOAT] = {4, 4},
-                [SLOT_INT] = {4, 4},     [SLOT_VEC] = {4, 4},    [SLOT_TMAP] = {TMAP_BYTES, 64}, [SLOT_WORKSPACE] = {8, 8}};
+    } kind[] = {[SLOT_POINTER] = {8, 8}, [SLOT_STRIDE] = {8, 8},         [SLOT_SIZE] = {4, 4},      [SLOT_FLOAT] = {4, 4}, [SLOT_INT] = {4, 4},
+                [SLOT_VEC] = {4, 4},     [SLOT_TMAP] = {TMAP_BYTES, 64}, [SLOT_WORKSPACE] = {8, 8}, [SLOT_LOG2E] = {4, 4}};
     if (s->kind >= LEN(kind) || s->offset % kind[s->kind].align || (uint32_t)s->offset + kind[s->kind].bytes > param_bytes) return false;
     switch (s->kind) {
     case SLOT_POINTER: return s->index < META_KERNEL_TENSORS;
     case SLOT_STRIDE: return s->index < META_KERNEL_TENSORS && s->dim < 4;
     case SLOT_SIZE: return s->index < SZ_COUNT;
-    case SLOT_FLOAT: return s->index < m->nscalar && !m->scalar[s->index].is_int;
+    case SLOT_FLOAT:
+    case SLOT_LOG2E: return s->index < m->nscalar && !m->scalar[s->index].is_int;
     case SLOT_INT: return s->index < m->nscalar && m->scalar[s->index].is_int;
     case SLOT_TMAP: return s->index < m->ntmap;
     default: return true; /* SLOT_VEC, SLOT_WORKSPACE */
@@ -88,6 +90,7 @@ static bool kernel_valid(const ProgramMeta *m, const KernelMeta *k) {
     bool ok = name_valid(k->name, sizeof k->name) && k->threads >= 1 && k->threads <= META_THREADS;
     ok = ok && k->shared_bytes <= INT32_MAX && k->param_bytes >= 1 && k->param_bytes <= META_PARAM_BYTES && k->nslot <= META_SLOTS;
     ok = ok && (k->keys == SZ_SK || (k->keys >= META_SIZES && k->keys < META_SIZES + m->nderived));
+    ok = ok && (!k->chunk || (k->chunk >= META_SIZES && k->chunk < META_SIZES + m->nderived));
     for (uint32_t i = 0; ok && i < META_KERNEL_TENSORS; i++) ok = k->tensor[i] < m->ntensor || k->tensor[i] == META_NO_TENSOR;
     for (uint32_t i = 0; ok && i < k->nslot; i++) ok = slot_valid(m, &k->slot[i], k->param_bytes);
     return ok;

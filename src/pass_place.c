@@ -1,6 +1,7 @@
 /* pass_place.c: the shared-memory map, swizzles, the register budget and the argument struct.  Refuses a schedule that cannot be with the formula, the
  * numbers and the nearest legal value, at the line of the schedule that asks for it. */
 #include <assert.h>
+#include <math.h>
 
 #include "compile.h"
 
@@ -246,9 +247,16 @@ static void slot(Kernel *k, SlotKind kind, int index, int dim, int bytes) {
     k->param_bytes += bytes;
 }
 
-static void mark_params(const Kernel *k, const Block *b, bool *used) {
+bool ag_is_scale_log2e(const Nodes *p, Ref r) {
+    const Node *n = &p->n[r], *x = &p->n[n->arg[0]], *c = &p->n[n->arg[1]];
+    return n->op == OP_MUL && n->type == T_FLOAT && x->op == OP_PARAM && x->index == 0 && c->op == OP_CONST && (float)c->value.u.f == (float)M_LOG2E;
+}
+
+/* Which parameters the block reads, and whether it reads the scale times log2(e).  (The host does that product: ptxas keeps an argument in a uniform register, and what is
+ * computed from it seldom; an FFMA of three registers has bank conflicts.) */
+static void mark_params(const Kernel *k, const Block *b, bool *used, bool *scale_log2e) {
     for (const Ins *i = b->first; i; i = i->next) {
-        mark_params(k, &i->body, used);
+        mark_params(k, &i->body, used, scale_log2e);
         for (int e = 0; e < LEN(i->e); e++) {
             /* operands have smaller indices: one sweep down from the root */
             bool *live = NEWN(k->arena, bool, (size_t)i->e[e] + 1);
@@ -256,6 +264,10 @@ static void mark_params(const Kernel *k, const Block *b, bool *used) {
             for (Ref r = i->e[e]; r > 0; r--) {
                 if (!live[r]) continue;
                 const Node *n = &k->nodes.n[r];
+                if (ag_is_scale_log2e(&k->nodes, r)) {
+                    *scale_log2e = true;
+                    continue;
+                }
                 if (n->op == OP_PARAM) used[n->index] = true;
                 for (int a = 0; a < 3; a++) live[n->arg[a]] = true;
                 for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
@@ -293,10 +305,11 @@ void ag_place_arguments(Kernel *k) {
     for (int s = SZ_B; s <= SZ_OFF; s++) slot(k, SLOT_SIZE, s, 0, 4);
     slot(k, SLOT_VEC, 0, 0, 4);
     if (k->counter) slot(k, SLOT_WORKSPACE, 0, 0, 8);
-    bool used[HOST_SCALARS] = {false};
-    for (int r = 0; r < k->nrole; r++) mark_params(k, &k->role[r].body, used);
+    bool used[HOST_SCALARS] = {false}, scale_log2e = false;
+    for (int r = 0; r < k->nrole; r++) mark_params(k, &k->role[r].body, used, &scale_log2e);
     for (int i = 0; i < k->spec->nparam; i++)
         if (used[i]) slot(k, k->spec->param[i].type == T_FLOAT ? SLOT_FLOAT : SLOT_INT, i, 0, 4);
+    if (scale_log2e) slot(k, SLOT_LOG2E, 0, 0, 4);
     k->param_bytes = round_up(k->param_bytes, k->ntmap ? 64 : 8);
 }
 

@@ -290,16 +290,23 @@ static Ref weighted(const Tiler *t, Ref body, int *tensor) {
 }
 
 /* ---- carries */
+static void hold_carry(Tiler *t, int index, int v) {
+    const Carry *c = &t->s->carry[index];
+    Val *x = &t->k->val[v];
+    x->carry = index;
+    x->reference = c->reference >= 0 ? t->kept[c->reference] : -1;
+    x->partial = x->space == SPACE_ROW && c->combine == OP_RSUM;
+    t->kept[index] = t->fresh[index] = v;
+}
+
 static void init_carries(Tiler *t) {
     for (int i = 0; i < t->s->ncarry; i++) {
         const Carry *c = &t->s->carry[i];
         bool wide = c->axes & 1 << AX_D;
+        if (wide && t->gather) continue; /* a step is complete in itself: step_alone */
         int v = wide ? frag(t, c->name.s, round_up(t->m->spec->Dv, 16), DT_F32, LAYOUT_ACC) : row(t, c->name);
-        Val *x = &t->k->val[v];
-        x->carry = i;
-        x->reference = c->reference >= 0 ? t->kept[c->reference] : -1;
-        x->partial = !wide && c->combine == OP_RSUM;
-        t->kept[i] = t->fresh[i] = v;
+        hold_carry(t, i, v);
+        if (t->gather) continue;
         ag_tiler_add(t, t->pre, TI_FILL, v, i == 0 ? "---- carried over the key tiles" : NULL)->e[0] = ag_node_float(&t->k->nodes, c->init);
         if (c->combine == OP_RMAX) t->fresh[i] = row(t, ag_fmt(t->k->arena, "%.*s_new", STRF(c->name)));
     }
@@ -318,9 +325,10 @@ static void step_max(Tiler *t, int index) {
     Ref e = guarded(t, c, c->body);
     forget_todo(t, c->body);
     int x = materialise_elem(t, c->body, e, "X", "hidden keys get -inf");
-    Ins *i = ag_tiler_add(t, t->step, TI_REDUCE, t->fresh[index], "---- new maxima, and what older sums are worth under them");
+    Ins *i =
+        ag_tiler_add(t, t->step, TI_REDUCE, t->fresh[index], t->gather ? "---- maxima" : "---- new maxima, and what older sums are worth under them");
     i->a = x;
-    i->b = t->kept[index];
+    i->b = t->gather ? -1 : t->kept[index];
     i->reduce = OP_RMAX;
     i->span = t->m->nodes.n[c->reduce].span;
 }
@@ -363,11 +371,15 @@ static void find_moving(Tiler *t) {
 }
 
 /* Does r, of a factor, hide that an old maximum is -inf? */
-static bool hides_old(const Tiler *t, Ref r, bool under) {
-    const Node *n = &t->m->nodes.n[r];
-    if (n->op == OP_CARRY) return under && n->old;
-    for (int i = 0; i < ag_op[n->op].arity; i++)
-        if (hides_old(t, n->arg[i], under || n->op == OP_FINITE)) return true;
+static bool hides_old(const Tiler *t, Ref r) {
+    enum { SEEN = 1, UNDER = 2 }; /* a finite() */
+    uint8_t *how = NEWN(t->k->arena, uint8_t, (size_t)r + 1);
+    how[r] = SEEN;
+    for (Ref x = r; x > 0; x--) { /* operands have smaller indices */
+        const Node *n = &t->m->nodes.n[x];
+        if (n->op == OP_CARRY && n->old && how[x] & UNDER) return true;
+        for (int i = 0; i < ag_op[n->op].arity; i++) how[n->arg[i]] |= how[x] && n->op == OP_FINITE ? SEEN | UNDER : how[x];
+    }
     return false;
 }
 
@@ -380,7 +392,7 @@ static Ref maxima_grew(Tiler *t) {
         const Node *n = &t->m->nodes.n[f];
         if (n->op != OP_EXP2) return 0;
         Ref grew = op2(t, OP_LT, ag_tiler_expr(t, n->arg[0], LEVEL_ROW), ag_node_float(&t->k->nodes, -LAZY_LOG2));
-        if (hides_old(t, n->arg[0], false))
+        if (hides_old(t, n->arg[0]))
             grew = op2(t, OP_OR, grew, op2(t, OP_EQ, val(t, t->kept[t->s->carry[i].reference]), ag_node_float(&t->k->nodes, -INFINITY)));
         any = any && any != grew ? op2(t, OP_OR, any, grew) : grew;
     }
@@ -410,60 +422,87 @@ static void step_eager(Tiler *t) {
     for (int i = 0; i < t->s->ncarry; i++) step_rescale(t, i);
 }
 
-static void step_sum(Tiler *t, int index) {
-    const Carry *c = &t->s->carry[index];
-    int tensor = -1;
-    Ref wide = weighted(t, c->body, &tensor), body = wide ? wide : c->body;
-    forget_todo(t, body);
-    int x = t->held[body];
-    if (x < 0) x = materialise_elem(t, body, guarded(t, c, body), "E", "---- weights");
-    if (!wide) {
-        Ins *i = ag_tiler_add(t, t->step, TI_REDUCE, t->kept[index], NULL);
-        i->a = x;
-        i->b = t->kept[index];
-        i->reduce = OP_RSUM;
-        i->span = t->m->nodes.n[c->reduce].span;
-        return;
+/* What sums that lanes hold in parts are in all. */
+static void add_totals(Tiler *t, Block *to, const char *note) {
+    for (int i = 0; i < t->s->ncarry; i++) {
+        if (!t->k->val[t->kept[i]].partial) continue;
+        t->fresh[i] = row(t, ag_fmt(t->k->arena, "%.*s_total", STRF(t->s->carry[i].name)));
+        ag_tiler_add(t, to, TI_TOTAL, t->fresh[i], note)->a = t->kept[i];
+        note = NULL;
     }
-    int p = frag(t, "P", (int)tile_field(t->k, F_TILE_N), t->m->spec->dtype, LAYOUT_A);
-    Ins *i = ag_tiler_add(t, t->step, TI_MAP, p, "rounded to the storage type");
-    i->e[0] = val(t, x);
-    set_positions(t, i);
-    int b = shared_tile(t, tensor);
-    i = ag_tiler_add(t, t->step, TI_MMA, t->kept[index], "---- weighted values");
-    i->a = p;
-    i->b = b;
-    i->e[0] = i->e[1] = num(t, 0);
-    i->span = t->m->nodes.n[c->reduce].span;
 }
 
-static void build_step(Tiler *t) {
-    const Stream *s = t->s;
-    int n = t->m->nodes.len, ignore;
-    t->todo = NEWN(t->k->arena, Ref, (size_t)s->ncarry);
-    for (int i = 0; i < s->ncarry; i++) {
-        Ref wide = s->carry[i].combine == OP_RSUM ? weighted(t, s->carry[i].body, &ignore) : 0;
-        t->todo[t->ntodo++] = wide ? wide : s->carry[i].body;
+/* Of an output that is a carry's value times a value of the row: that of the row; 0.  A step that is complete in itself multiplies the weights by it, which are fewer than
+ * the channels, and does not hold the channels meanwhile: 12 instead of 40 bytes of registers spilled at D 128. */
+static Ref share_of_output(const Tiler *t) {
+    const Nodes *p = &t->m->nodes;
+    for (int i = 0; i < t->m->nout; i++) {
+        const Node *n = &p->n[t->m->out[i].value];
+        if (t->m->tensor[t->m->out[i].tensor].rank != 4) continue;
+        if (n->op == OP_SELECT && ag_node_is_float(p, n->arg[2], 0)) n = &p->n[n->arg[1]];
+        for (int a = 0; a < 2 && n->op == OP_MUL; a++)
+            if (p->n[n->arg[a]].op == OP_CARRY && level_of(t, &p->n[n->arg[1 - a]]) != LEVEL_ELEM) return n->arg[1 - a];
     }
-    uint8_t *seen = NEWN(t->k->arena, uint8_t, (size_t)n);
-    for (int i = 0; i < t->ntodo; i++) contract_scores(t, t->todo[i], seen);
-    for (int i = 0; i < s->ncarry; i++)
-        if (s->carry[i].combine == OP_RMAX) step_max(t, i);
-    if (!step_lazy(t)) step_eager(t);
-    for (int i = 0; i < s->ncarry; i++)
-        if (s->carry[i].combine == OP_RSUM) step_sum(t, i);
-    step_move_maxima(t);
+    return 0;
+}
+
+/* The weights of a sum with channels as an operand, and the tile that they weigh. */
+typedef struct Weighing {
+    int operand, tile;
+} Weighing;
+
+static Weighing weigh(Tiler *t, int x, int tensor) {
+    int share = t->share ? materialise_low(t, t->share, LEVEL_ROW, NULL) : -1;
+    Weighing w = {.operand = frag(t, "P", (int)tile_field(t->k, F_TILE_N), t->m->spec->dtype, LAYOUT_A)};
+    Ins *i = ag_tiler_add(t, t->step, TI_MAP, w.operand, "rounded to the storage type");
+    i->e[0] = val(t, x);
+    if (share >= 0) i->e[0] = op2(t, OP_MUL, i->e[0], val(t, share));
+    set_positions(t, i);
+    w.tile = shared_tile(t, tensor);
+    return w;
+}
+
+/* The carry's value += what they make of the tile's channels from `col` on. */
+static void add_weighted(Tiler *t, int index, Weighing w, int col) {
+    Ins *i = ag_tiler_add(t, t->step, TI_MMA, t->kept[index], "---- weighted values");
+    i->a = w.operand;
+    i->b = w.tile;
+    i->col = col;
+    i->zero = t->gather;
+    i->e[0] = i->e[1] = num(t, 0);
+    i->span = t->m->nodes.n[t->s->carry[index].reduce].span;
+}
+
+/* The body of a sum in a fragment; *tensor: what its elements weigh, -1. */
+static int sum_body(Tiler *t, int index, int *tensor) {
+    const Carry *c = &t->s->carry[index];
+    Ref wide = weighted(t, c->body, tensor), body = wide ? wide : c->body;
+    forget_todo(t, body);
+    return t->held[body] >= 0 ? t->held[body] : materialise_elem(t, body, guarded(t, c, body), "E", "---- weights");
+}
+
+static void step_sum(Tiler *t, int index) {
+    int tensor = -1, x = sum_body(t, index, &tensor);
+    if (tensor >= 0) {
+        add_weighted(t, index, weigh(t, x, tensor), 0);
+        return;
+    }
+    Ins *i = ag_tiler_add(t, t->step, TI_REDUCE, t->kept[index], NULL);
+    i->a = x;
+    i->b = t->gather ? -1 : t->kept[index];
+    i->reduce = OP_RSUM;
+    i->span = t->m->nodes.n[t->s->carry[index].reduce].span;
 }
 
 /* ---- outputs */
 
 /* An output that is 0 in some rows, and the rest of its expression: fragment v, from which it is computed, is cleared in those rows, for the warps that have any. */
-static Ref clear_empty_rows(Tiler *t, Ref value, int v) {
+static Ref clear_empty_rows(Tiler *t, Block *to, Ref value, int v) {
     const Node *n = &t->m->nodes.n[value];
     Node c = t->m->nodes.n[n->arg[0]];
     if (n->op != OP_SELECT || !ag_node_is_float(&t->m->nodes, n->arg[2], 0) || level_of(t, &c) != LEVEL_ROW) return value;
     Ref rest = n->arg[1], full = ag_tiler_expr(t, n->arg[0], LEVEL_ROW);
-    Ins *any = ag_tiler_add(t, t->post, TI_ANY, -1, "rows that have seen no key are 0");
+    Ins *any = ag_tiler_add(t, to, TI_ANY, -1, "rows that have seen no key are 0");
     any->e[0] = ag_node_op(&t->k->nodes, OP_NOT, full, 0, 0, c.span);
     set_positions(t, any);
     Ins *clear = ag_tiler_add(t, &any->body, TI_MAP, v, NULL);
@@ -487,43 +526,96 @@ static void build_program_output(Tiler *t, int v) {
     x->e[4] = t->limit;
 }
 
-static void build_outputs(Tiler *t) {
-    /* after the loop a carry's only value is the kept one, and nothing computed inside a step is known */
-    for (int i = 0; i < t->m->nodes.len; i++)
-        if (t->held[i] >= 0 && t->k->val[t->held[i]].space != SPACE_SCALAR) t->held[i] = -1;
-    for (int i = 0; i < t->s->ncarry; i++) t->fresh[i] = t->kept[i];
-    t->here = t->post;
-    t->j = -1;
-    const char *note = "---- outputs";
-    for (int i = 0; i < t->s->ncarry; i++)
-        if (t->k->val[t->kept[i]].partial) {
-            int total = row(t, ag_fmt(t->k->arena, "%.*s_total", STRF(t->s->carry[i].name)));
-            ag_tiler_add(t, t->post, TI_TOTAL, total, note)->a = t->kept[i];
-            note = NULL;
-            t->fresh[i] = total;
-        }
-    for (int i = 0; i < t->m->nout; i++) {
-        const MathOut *o = &t->m->out[i];
-        bool wide = t->m->tensor[o->tensor].rank == 4;
-        int v = wide ? -1 : row(t, ag_str(t->m->tensor[o->tensor].name));
-        for (int c = 0; c < t->s->ncarry && wide && v < 0; c++)
-            if (t->s->carry[c].axes & 1 << AX_D) v = t->kept[c];
-        assert(v >= 0);
-        Ref e = ag_tiler_expr(t, wide ? clear_empty_rows(t, o->value, v) : o->value, wide ? LEVEL_ELEM : LEVEL_ROW);
-        Ins *x = ag_tiler_add(t, t->post, TI_MAP, v, NULL);
+/* o, of the channels from `col` on that the carry's value holds. */
+static void build_output(Tiler *t, Block *to, const MathOut *o, int col) {
+    bool wide = t->m->tensor[o->tensor].rank == 4;
+    int v = wide ? -1 : row(t, ag_str(t->m->tensor[o->tensor].name));
+    for (int c = 0; c < t->s->ncarry && wide && v < 0; c++)
+        if (t->s->carry[c].axes & 1 << AX_D) v = t->kept[c];
+    assert(v >= 0);
+    Ref value = wide ? clear_empty_rows(t, to, o->value, v) : o->value;
+    if (!wide || !t->share) {
+        Ref e = ag_tiler_expr(t, value, wide ? LEVEL_ELEM : LEVEL_ROW);
+        Ins *x = ag_tiler_add(t, to, TI_MAP, v, NULL);
         x->e[0] = e;
         x->span = t->m->nodes.n[o->value].span;
         set_positions(t, x);
-        if (wide && t->fused) build_program_output(t, v);
-        x = ag_tiler_add(t, t->post, wide ? TI_STORE : TI_STORE_ROW, -1, NULL);
-        x->a = v;
-        x->n = o->tensor;
-        x->e[0] = val(t, t->row0);
-        x->e[1] = t->limit;
-        x->e[2] = val(t, t->b);
-        x->e[3] = val(t, t->h);
-        t->k->tensor[o->tensor].used = true;
     }
+    if (wide && t->fused) build_program_output(t, v);
+    Ins *x = ag_tiler_add(t, to, wide ? TI_STORE : TI_STORE_ROW, -1, NULL);
+    x->a = v;
+    x->n = o->tensor;
+    x->col = col;
+    x->e[0] = val(t, t->row0);
+    x->e[1] = t->limit;
+    x->e[2] = val(t, t->b);
+    x->e[3] = val(t, t->h);
+    t->k->tensor[o->tensor].used = true;
+}
+
+/* Outputs with channels, or those of rows. */
+static void build_outputs(Tiler *t, Block *to, bool wide, int col) {
+    for (int i = 0; i < t->m->nout; i++)
+        if ((t->m->tensor[t->m->out[i].tensor].rank == 4) == wide) build_output(t, to, &t->m->out[i], col);
+}
+
+/* After the loop a carry's only value is the kept one, and nothing computed inside a step is known. */
+static void end_step(Tiler *t) {
+    for (int i = 0; i < t->m->nodes.len; i++)
+        if (t->held[i] >= 0 && t->k->val[t->held[i]].space != SPACE_SCALAR) t->held[i] = -1;
+    t->here = t->post;
+    t->j = -1;
+    if (t->gather) return;
+    for (int i = 0; i < t->s->ncarry; i++) t->fresh[i] = t->kept[i];
+    add_totals(t, t->post, "---- outputs");
+}
+
+/* ---- a step */
+
+enum { PART_CHANNELS = 32, LONG_KEYS = 64 };
+
+/* A step that is complete in itself.  Rows are put out before the channels are summed, and with many keys these in parts, so that they need few registers: with blocks of 128
+ * keys and 128 channels 32 rows a warp fit then, which spill 80 bytes otherwise (hand-written 4.1 instead of 4.4 ms with 16 rows a warp, docs/performance.md). */
+static void step_alone(Tiler *t) {
+    int tensor = -1, width = round_up(t->m->spec->Dv, 16), part = tile_field(t->k, F_TILE_N) > LONG_KEYS ? PART_CHANNELS : width;
+    t->share = share_of_output(t);
+    for (int i = 0; i < t->s->ncarry; i++)
+        if (t->s->carry[i].combine == OP_RSUM && !(t->s->carry[i].axes & 1 << AX_D)) step_sum(t, i);
+    add_totals(t, t->step, NULL);
+    build_outputs(t, t->step, false, 0);
+    for (int i = 0; i < t->s->ncarry; i++) {
+        if (!(t->s->carry[i].axes & 1 << AX_D)) continue;
+        int x = sum_body(t, i, &tensor);
+        Weighing w = weigh(t, x, tensor);
+        for (int col = 0; col < width; col += part) {
+            const char *name = col ? ag_fmt(t->k->arena, "%.*s%d", STRF(t->s->carry[i].name), col).s : t->s->carry[i].name.s;
+            hold_carry(t, i, frag(t, name, width - col < part ? width - col : part, DT_F32, LAYOUT_ACC));
+            add_weighted(t, i, w, col);
+            build_outputs(t, t->step, true, col);
+        }
+    }
+}
+
+static void build_step(Tiler *t) {
+    const Stream *s = t->s;
+    int n = t->m->nodes.len, ignore;
+    t->todo = NEWN(t->k->arena, Ref, (size_t)s->ncarry);
+    for (int i = 0; i < s->ncarry; i++) {
+        Ref wide = s->carry[i].combine == OP_RSUM ? weighted(t, s->carry[i].body, &ignore) : 0;
+        t->todo[t->ntodo++] = wide ? wide : s->carry[i].body;
+    }
+    uint8_t *seen = NEWN(t->k->arena, uint8_t, (size_t)n);
+    for (int i = 0; i < t->ntodo; i++) contract_scores(t, t->todo[i], seen);
+    for (int i = 0; i < s->ncarry; i++)
+        if (s->carry[i].combine == OP_RMAX) step_max(t, i);
+    if (!t->gather && !step_lazy(t)) step_eager(t);
+    if (t->gather) {
+        step_alone(t);
+        return;
+    }
+    for (int i = 0; i < s->ncarry; i++)
+        if (s->carry[i].combine == OP_RSUM) step_sum(t, i);
+    step_move_maxima(t);
 }
 
 static void describe_tensors(Kernel *k, const Math *m) {
@@ -622,7 +714,8 @@ void ag_pass_tile(Fn *fn) {
     build_step(&t);
     if (t.united) ag_tiler_skip(&t);
     if (!gather) ag_block_append(t.pre, loop);
-    build_outputs(&t);
+    end_step(&t);
+    for (int wide = 1; wide >= 0 && !gather; wide--) build_outputs(&t, t.post, wide, 0);
     if (gather)
         ag_tiler_compose(&t, &k->role[0].body, &tile, &loop->body, &post);
     else

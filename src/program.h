@@ -43,6 +43,9 @@ Kernel *ag_build_select(const Fn *fn, int derive); /* tile_select.c */
 /* tile_invert.c: the lists of a branch, one for each query, inverted: three kernels in this order. */
 enum { INVERT_COUNT, INVERT_SCAN, INVERT_ENTRIES };
 enum { INVERT_CHUNK = 256 }; /* queries that a block of threads works on */
+/* tile_gather.c: queries that the kernels of a branch visited block by block take at a time, as the results of their entries are to fit into a workspace; 0: all, where an
+ * expression reads Sq. */
+Ref ag_gather_chunk(Nodes *p, const Spec *spec, int branch);
 Kernel *ag_build_invert(const Fn *fn, int branch, int step);
 /* Entries of each list of a branch that has lists. */
 static inline int ag_list_slots(const Spec *s, const Branch *b) {

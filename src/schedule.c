@@ -52,7 +52,7 @@ bool ag_field_has_effect(const Schedule *closed, FieldId id) {
 }
 
 #define VERSION "attngen.schedule/1"
-enum { MAX_NAME = 64, MAX_HEAD_DIM = 256, MAX_KEYS = 16, MAX_PATH = 48, MAX_QUERIES = 1 << 29 };
+enum { MAX_NAME = 64, MAX_HEAD_DIM = 256, MAX_KEYS = 16, MAX_PATH = 48 };
 
 typedef struct Reading {
     Diag *d;

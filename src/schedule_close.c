@@ -182,45 +182,43 @@ static void close_group(const Closing *c) {
         decide(f, GROUP_MB, "tiles differ in length, so heads are walked together; 32 MB of K and V stay in L2");
 }
 
-/* Query by query each entry of a list costs its block of K and V, once for all heads of the group; block by block it costs rows of Q, results and results again for
- * each head.  On an H200 (docs/performance.md) 10 heads of those rows cost as much time as 100 keys. */
-enum { HEADS_COST_KEYS = 10 };
-
-/* With that many heads a warp's 16 rows are two queries, and half of them idle where it walks the list of one; with other numbers uniting gains nothing unless
- * neighbouring queries list much the same blocks (docs/performance.md). */
-enum { UNITED_HEADS = 8 };
-
-static bool union_pays(const Spec *spec, const Branch *b) { return !b->per_head && spec->group == UNITED_HEADS && ag_listed_united(spec, b); }
+/* Query by query each entry of a list costs its block of K and V, once for all heads of the group; block by block it costs for each head the arithmetic, and rows of Q and of
+ * results as much as 64 keys' worth of it.  On an H200 (docs/performance.md) they cost the same with 12 heads and 64 keys, and with 16 heads and 128.  With few queries a block of
+ * keys is fetched for a few rows. */
+enum { ROWS_COST_KEYS = 64, HEADS_EVEN = 24 };
 
 bool ag_can_gather(const Branch *b) { return b->per.n == 1 && b->block.n <= GATHER_KEYS; }
 
 static bool blocks_pay(const Spec *spec, const Branch *b) {
     int heads = b->per_head || !spec->group ? 1 : spec->group;
-    return ag_can_gather(b) && heads * HEADS_COST_KEYS < b->block.n;
+    if (spec->queries && spec->queries < MANY_QUERIES) return false;
+    return ag_can_gather(b) && heads * (b->block.n + ROWS_COST_KEYS) < HEADS_EVEN * b->block.n;
 }
 
 static void close_lists(const Closing *c) {
     Field *f = &c->s->f[F_LISTS];
-    bool any = false, by_block = true, by_union = true;
+    bool any = false, by_block = true;
     for (int i = 0; i < c->spec->nbranch; i++) {
         const Branch *b = &c->spec->branch[i];
         if (b->blocks.kind == FROM_NONE) continue;
         any = true;
         by_block = by_block && blocks_pay(c->spec, b);
-        by_union = by_union && union_pays(c->spec, b);
     }
     c->s->has_lists = any;
     if (!any)
         decide(f, LISTS_BY_QUERY, "the spec has no block lists");
     else if (by_block)
-        decide(f, LISTS_BY_BLOCK, ag_fmt(c->d->arena, "query heads of a list * %d < keys of a block", HEADS_COST_KEYS).s);
-    else if (by_union)
-        decide(f, LISTS_UNITED, ag_fmt(c->d->arena, "%d query heads of a list, so the rows of a warp are two queries", UNITED_HEADS).s);
+        decide(f, LISTS_BY_BLOCK,
+               ag_fmt(c->d->arena, "query heads of a list * (keys of a block + %d) < %d * keys of a block", ROWS_COST_KEYS, HEADS_EVEN).s);
     else
-        decide(f, LISTS_BY_QUERY,
-               ag_fmt(c->d->arena, "query heads of a list * %d >= keys of a block, or lists of several queries or blocks above %d keys",
-                      HEADS_COST_KEYS, GATHER_KEYS)
-                   .s);
+        decide(
+            f, LISTS_BY_QUERY,
+            ag_fmt(
+                c->d->arena,
+                "query heads of a list * (keys of a block + %d) >= %d * keys of a block, or below %d queries, or lists of several queries or blocks "
+                "above %d keys",
+                ROWS_COST_KEYS, HEADS_EVEN, MANY_QUERIES, GATHER_KEYS)
+                .s);
 }
 
 static void close_fields(const Closing *c) {
@@ -398,10 +396,6 @@ static void check_softmax(const Closing *c) {
     if (f[F_SOFTMAX].v == 1 && f[F_OVERLAP].v == 0) {
         ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs pipeline.overlap: true");
         ag_note(c->d, f[F_OVERLAP].span, "pipeline.overlap is false");
-    }
-    if (value(c, F_SOFTMAX) && value(c, F_LOOP_FORM)) {
-        ag_error(c->d, f[F_SOFTMAX].span, "numerics.softmax speculative needs loop.form: peeled, since it is for steps without a mask");
-        note_partner(c, F_LOOP_FORM);
     }
 }
 

@@ -151,9 +151,11 @@ static void leave_block(Sim *s, Thread *t) {
 static void synchronise(Sim *s, Thread *t, const Ins *i) {
     const Role *r = &s->k->role[s->role];
     if (r->one_thread) ag_sim_fail(s, "role %s has one thread", r->name);
-    if (s->k->barrier[i->n].kind > BARRIER_WARPGROUP) ag_sim_fail(s, "%s is no barrier to wait at together", s->k->barrier[i->n].name);
+    if (s->k->barrier[i->n].kind > BARRIER_WARP) ag_sim_fail(s, "%s is no barrier to wait at together", s->k->barrier[i->n].name);
     if (s->k->barrier[i->n].kind == BARRIER_WARPGROUP)
         ag_sim_warpgroup_sync(s);
+    else if (s->k->barrier[i->n].kind == BARRIER_WARP)
+        ag_sim_warp_sync(s);
     else
         t->waiting = true;
 }

@@ -71,6 +71,7 @@ typedef struct Source {
 typedef struct Stage {
     float *x; /* rows x cols, row-major */
     StageState state;
+    bool own;      /* each warp has copied its rows */
     int role;      /* PENDING, LANDED: who copied; WRITTEN, FENCED, ROWS: who wrote */
     int64_t group; /* PENDING: its cp.async group */
     bool tma;      /* PENDING: it counts for phase `phase` (from 0) of mbarrier `mbar` instead */
@@ -231,7 +232,7 @@ typedef struct Sim {
     Flight *flight;          /* copies by TMA on their way, in order of issue */
     int nflight, capflight;
     int64_t blocks, counter; /* of the launch */
-    int64_t entries_at[2];   /* of TI_ENTRIES: batch, head */
+    int64_t entries_at[3];   /* of TI_ENTRIES: batch, head, the first that is kept */
     uint8_t *gathered[2];    /* O and LSE: rows that are written, of every head */
     const Ins *list;         /* opened by the block, at list_at: batch, head, row */
     int64_t list_at[3];
@@ -261,7 +262,7 @@ const Step *ag_sim_expr_row(Sim *s, Expr *e, int64_t q0, int64_t h0, int row, in
 /* ---- simulate_shared.c */
 Stage *ag_sim_read(Sim *s, int val, int64_t stage, Use use, bool async); /* async: until the open group of mma is waited for */
 Stage *ag_sim_overwrite(Sim *s, int val, int64_t stage);                 /* checks that nothing there, or overlapping, is still needed */
-void ag_sim_copied(Sim *s, Stage *g, bool async);
+void ag_sim_copied(Sim *s, Stage *g, bool async, bool own);
 void ag_sim_staged(Sim *s, Stage *g);  /* each warp has written its own rows, which go out */
 void ag_sim_written(Sim *s, Stage *g); /* which mma will read */
 void ag_sim_fence(Sim *s);
@@ -269,6 +270,7 @@ void ag_sim_commit(Sim *s);
 void ag_sim_wait(Sim *s, int unfinished);
 void ag_sim_barrier(Sim *s);        /* of the block */
 void ag_sim_warpgroup_sync(Sim *s); /* of each warpgroup of the running role */
+void ag_sim_warp_sync(Sim *s);      /* of each warp */
 void ag_sim_reads_over(Sim *s);     /* those of mma that have finished */
 void ag_sim_shared_reset(Sim *s);
 void ag_sim_shared_end(Sim *s); /* no copy may be unfinished when the kernel ends */

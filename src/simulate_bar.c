@@ -5,16 +5,18 @@
  * other parity, else n + 1. */
 #include "simulate.h"
 
-/* The mbarrier that guards a value is the one wait between the copy before and that into it. */
+/* The mbarrier that guards a value is the one wait between the copy before and that into it; of two copies into it behind one wait the second is an alternative. */
 typedef struct Waits {
     int n, last; /* since the last copy; the mbarrier of the last, + 1 */
+    int copied;  /* by the last copy, + 1 */
 } Waits;
 static void find_guards(Sim *s, const Block *b, Waits *w) {
     for (const Ins *i = b->first; i; i = i->next) {
         if (i->op == TI_WAIT_BAR) w->n++, w->last = i->n + 1;
         if (i->op == TI_COPY) {
-            s->guard[i->dst] = w->n == 1 ? w->last : 0;
+            if (w->n > 0 || w->copied != i->dst + 1) s->guard[i->dst] = w->n == 1 ? w->last : 0;
             w->n = 0;
+            w->copied = i->dst + 1;
         }
         find_guards(s, &i->body, w);
     }

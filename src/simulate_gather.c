@@ -7,7 +7,8 @@ static const Ins *opened(Sim *s) {
 }
 
 void ag_sim_open_entries(Sim *s, const Ins *i) {
-    for (int e = 0; e < 2; e++) s->entries_at[e] = ag_sim_int(s, i->e[e]);
+    for (int e = 0; e < 3; e++) s->entries_at[e] = ag_sim_int(s, i->e[e]);
+    ag_sim_copied(s, ag_sim_overwrite(s, i->dst, 0), false, false);
 }
 
 static int64_t element(Sim *s, int tensor, int64_t at) {
@@ -22,7 +23,14 @@ static int64_t element(Sim *s, int tensor, int64_t at) {
 }
 
 int64_t ag_sim_first(Sim *s, int64_t block) { return element(s, opened(s)->a, block); }
-int64_t ag_sim_entry(Sim *s, int64_t i) { return element(s, opened(s)->b, i); }
+int64_t ag_sim_entry(Sim *s, int64_t i) {
+    const Ins *o = opened(s);
+    int64_t kept = s->k->val[o->dst].cols, from = s->entries_at[2];
+    ag_sim_read(s, o->dst, 0, USE_ALL, false);
+    if (i < from || i >= from + kept || i >= ag_sim_int(s, o->e[3]))
+        ag_sim_fail(s, "entry %lld, where those from %lld on are kept, %lld at most", (long long)i, (long long)from, (long long)kept);
+    return element(s, o->b, i);
+}
 int64_t ag_sim_query(Sim *s, int64_t i) {
     int64_t q = ag_sim_entry(s, i) / opened(s)->n;
     if (q < 0 || q >= s->call->size[SZ_SQ])

@@ -27,7 +27,7 @@ static void unite(Sim *s, const Ins *i, int64_t rows) {
     const Val *v = &s->k->val[i->bar];
     if (rows < 1 || rows > s->k->queries) ag_sim_fail(s, "a union of %lld lists in a tile of %d queries", (long long)rows, s->k->queries);
     if (!s->united) s->united = NEWN(s->arena, int64_t, (size_t)v->cols), s->united_by = NEWN(s->arena, uint32_t, (size_t)v->cols);
-    ag_sim_copied(s, ag_sim_overwrite(s, i->bar, 0), false);
+    ag_sim_copied(s, ag_sim_overwrite(s, i->bar, 0), false, false);
     s->nunited = 0;
     for (int64_t block = 0, end = blocks_of(s, i); block < end; block++) {
         uint32_t by = 0;

@@ -69,7 +69,7 @@ static void copy(Sim *s, const Ins *i) {
     if (i->bar >= 0)
         ag_sim_copied_tma(s, i, g);
     else
-        ag_sim_copied(s, g, i->async);
+        ag_sim_copied(s, g, i->async, i->own);
 }
 
 static void load(Sim *s, const Ins *i) {
@@ -118,13 +118,13 @@ static inline void product_block(float *c, int ldc, const float *a, int lda, con
 }
 
 /* c += a b, row-major, in fp32; cols is a multiple of 8. */
-static void product(float *c, int rows, int cols, const float *a, int lda, const float *b, int depth) {
+static void product(float *c, int rows, int cols, const float *a, int lda, const float *b, int ldb, int depth) {
     for (int r = 0; r < rows; r += 4)
         for (int j = 0; j < cols; j += 8) {
             if (r + 4 <= rows)
-                product_block(c + r * cols + j, cols, a + r * lda, lda, b + j, cols, depth, 4);
+                product_block(c + r * cols + j, cols, a + r * lda, lda, b + j, ldb, depth, 4);
             else
-                for (int k = r; k < rows; k++) product_block(c + k * cols + j, cols, a + k * lda, lda, b + j, cols, depth, 1);
+                for (int k = r; k < rows; k++) product_block(c + k * cols + j, cols, a + k * lda, lda, b + j, ldb, depth, 1);
         }
 }
 
@@ -172,9 +172,9 @@ static void multiply(Sim *s, const Ins *i, const Stage *ga, const Stage *gb) {
     Cell *d = &s->cell[i->dst];
     const Val *va = &s->k->val[i->a], *vb = &s->k->val[i->b];
     bool shared = ga != NULL;
-    const Cell *ca = shared && ga->state != STAGE_ROWS ? NULL : written(s, i->a);
-    int depth = i->trans ? vb->cols : vb->rows, cols = i->trans ? vb->rows : vb->cols;
-    assert(va->rows == d->v->rows && va->cols == depth && cols == d->v->cols && cols % 8 == 0);
+    const Cell *ca = shared && (ga->state != STAGE_ROWS || ga->own) ? NULL : written(s, i->a);
+    int depth = i->trans ? vb->cols : vb->rows, ldb = i->trans ? vb->rows : vb->cols, cols = d->v->cols;
+    assert(va->rows == d->v->rows && va->cols == depth && i->col + cols <= ldb && cols % 8 == 0);
 
     ag_sim_relate_mma(s, i);
     Origin qa = ca ? ca->from : of_source(&ga->source);
@@ -183,8 +183,8 @@ static void multiply(Sim *s, const Ins *i, const Stage *ga, const Stage *gb) {
     else if (ca)
         output_origin(s, d, i, ca, &gb->source);
     if (i->zero) memset(d->x, 0, sizeof(float) * (size_t)d->v->rows * (size_t)d->v->cols);
-    const float *b = i->trans ? transposed(s, gb->x, vb->rows, vb->cols) : gb->x;
-    product(d->x, live_rows(d), cols, shared ? ga->x : ca->x, va->cols, b, depth);
+    const float *b = i->trans ? transposed(s, gb->x, vb->rows, vb->cols) : gb->x + i->col;
+    product(d->x, live_rows(d), cols, shared ? ga->x : ca->x, va->cols, b, ldb, depth);
     d->written = true;
 }
 
@@ -335,6 +335,7 @@ static void store(Sim *s, const Ins *i) {
     const HostTensor *x = ag_sim_tensor(s, i->n);
     int64_t row0 = ag_sim_int(s, i->e[0]), limit = ag_sim_int(s, i->e[1]), b = ag_sim_int(s, i->e[2]), h = ag_sim_int(s, i->e[3]);
     bool wide = i->op == TI_STORE;
+    int left = t->cols - i->col, cols = !wide ? 1 : left < a->v->cols ? left : a->v->cols;
     if (!wide) not_partial(s, i->a);
     if (!x->data) return;
     int pack = packed(s, t);
@@ -349,8 +350,8 @@ static void store(Sim *s, const Ins *i) {
                     (long long)b);
     for (int64_t r = 0; r < live * pack; r++) {
         int64_t head = h + r % pack, q = s->k->entries ? ag_sim_entry(s, row0 + r / pack) : row0 + r / pack;
-        (s->k->entries ? ag_sim_gather_store : ag_sim_cover_store)(s, i->n, b, head, q);
-        for (int c = 0; c < (wide ? t->cols : 1); c++) ag_host_set(x, b, head, q, c, a->x[r * (wide ? a->v->cols : 1) + c]);
+        if (!i->col) (s->k->entries ? ag_sim_gather_store : ag_sim_cover_store)(s, i->n, b, head, q);
+        for (int c = 0; c < cols; c++) ag_host_set(x, b, head, q, i->col + c, a->x[r * (wide ? a->v->cols : 1) + c]);
     }
 }
 

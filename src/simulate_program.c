@@ -48,30 +48,51 @@ void ag_program_buffers_free(ProgramBuffers *p) {
     for (int i = 0; i < META_TENSORS; i++) free(p->memory[i]);
 }
 
-static HostTensor tensor_of(const ProgramBuffers *p, const Kernel *k, int i) {
-    return i < k->ntensor && k->tensor[i].program >= 0 ? p->tensor[k->tensor[i].program] : (HostTensor){0};
+/* Queries of one launch of a kernel. */
+static int64_t chunk_of(const Compilation *c, int part, const HostCall *call) {
+    uint8_t chunk = c->meta.kernel[part].chunk;
+    int64_t n = chunk ? ag_formula(&c->meta.derived[chunk - META_SIZES], call->size) : call->size[SZ_SQ];
+    return n < 1 ? 1 : n;
 }
 
-/* The call as kernel k has it: its own tensors, and its own keys. */
-static HostCall call_of(const ProgramBuffers *p, const Compilation *c, int part, const HostCall *call) {
+/* The tensor from query `first` on. */
+static HostTensor from_query(HostTensor x, const TensorMeta *t, int64_t first) {
+    for (int dim = 0; dim < t->rank && x.data; dim++)
+        if (t->dim[dim] == SZ_SQ) x.data = (char *)x.data + first * x.stride[dim] * ag_dtype_bytes(x.type);
+    return x;
+}
+
+/* The call as kernel k has it in the launch whose first query is `first`: its own tensors, its own keys, and the queries of that launch. */
+static HostCall call_of(const ProgramBuffers *p, const Compilation *c, int part, const HostCall *call, int64_t first) {
     const Kernel *k = c->part[part].kernel;
     uint8_t keys = c->meta.kernel[part].keys;
     HostCall own = *call;
-    own.q = tensor_of(p, k, TEN_Q);
-    own.k = tensor_of(p, k, TEN_K);
-    own.v = tensor_of(p, k, TEN_V);
-    own.o = tensor_of(p, k, TEN_O);
-    own.lse = tensor_of(p, k, TEN_LSE);
-    for (int i = 0; i < HOST_MORE; i++) own.more[i] = tensor_of(p, k, TEN_COUNT + i);
+    HostTensor *const five[TEN_COUNT] = {[TEN_Q] = &own.q, [TEN_K] = &own.k, [TEN_V] = &own.v, [TEN_O] = &own.o, [TEN_LSE] = &own.lse};
+    for (int i = 0; i < TEN_COUNT + HOST_MORE; i++) {
+        int tensor = i < k->ntensor ? k->tensor[i].program : -1;
+        *(i < TEN_COUNT ? five[i] : &own.more[i - TEN_COUNT]) =
+            tensor < 0 ? (HostTensor){0} : from_query(p->tensor[tensor], &c->meta.tensor[tensor], first);
+    }
+    int64_t left = call->size[SZ_SQ] - first, chunk = chunk_of(c, part, call);
+    own.size[SZ_SQ] = left < chunk ? left : chunk;
+    own.size[SZ_OFF] += first;
     if (keys >= META_SIZES) own.size[SZ_SK] = ag_formula(&c->meta.derived[keys - META_SIZES], call->size);
     return own;
 }
 
 bool ag_simulate_program(const Compilation *c, const HostCall *call, ProgramBuffers *buffers, Buf *message) {
     bool ok = make_tensors(buffers, c, call);
-    for (int i = 0; ok && i < c->npart; i++) {
-        HostCall own = call_of(buffers, c, i, call);
-        ok = ag_simulate(c->part[i].kernel, &own, message);
+    const KernelMeta *kernel = c->meta.kernel;
+    for (int i = 0, end; i < c->npart; i = end) {
+        for (end = i + 1; kernel[i].chunk && end < c->npart && kernel[end].chunk == kernel[i].chunk; end++) continue;
+        int64_t first = 0;
+        do {
+            for (int k = i; ok && k < end; k++) {
+                HostCall own = call_of(buffers, c, k, call, first);
+                ok = ag_simulate(c->part[k].kernel, &own, message);
+            }
+            first += chunk_of(c, i, call);
+        } while (ok && first < call->size[SZ_SQ]);
     }
     return ok;
 }

@@ -42,7 +42,7 @@ static void clear_table(Sim *s, const Ins *i) {
     Stage *g = ag_sim_overwrite(s, i->dst, 0);
     memset(g->x, 0, sizeof(float) * (size_t)v->rows * (size_t)v->cols);
     for (int64_t e = 0; v->type == DT_I64 && e < (int64_t)v->rows * v->cols; e++) s->lists->block[e] = -1;
-    ag_sim_copied(s, g, false);
+    ag_sim_copied(s, g, false, false);
     s->cell[i->dst].written = true;
 }
 
@@ -60,7 +60,7 @@ static void sum_heads(Sim *s, const Ins *i) {
             for (int row = u * r->unit; row < (u + 1) * r->unit && row < live; row++) sum += a->x[row * n + c];
             g->x[u * cols + r->history + c] = sum;
         }
-    ag_sim_copied(s, g, false);
+    ag_sim_copied(s, g, false, false);
 }
 
 /* ---- ranking */

@@ -6,7 +6,7 @@
  *
  * A copy by TMA is visible to the roles that know the phase of its mbarrier to be complete.  What another role has used is free once this one knows of the
  * end of that use: it has waited for a phase on which the other arrived later.  A barrier of each warpgroup frees what its warps used by their own rows, for
- * writes whose rows lie in the same bytes.
+ * writes whose rows lie in the same bytes.  A barrier of each warp does so for what each warp copies and reads by itself.
  *
  * What TI_STAGE writes is there for the mma of the warpgroups that wrote it behind a TI_FENCE and then a barrier.  A warp's part of an mma reads the rows that this
  * warp writes, so these are free as soon as the mma is over. */
@@ -56,7 +56,7 @@ Stage *ag_sim_read(Sim *s, int val, int64_t stage, Use use, bool async) {
     bool ready = rows || g->state == STAGE_READY || (g->state == STAGE_PENDING && g->tma && ag_sim_knows(s, s->role, g));
     if (!ready) why_not_ready(s, val, stage, g);
     if (g->by[s->role].released) ag_sim_fail(s, "reads %s [stage %lld] after its release", ag_sim_name(s, val), (long long)stage);
-    note_use(s, g, rows ? USE_OWN : use);
+    note_use(s, g, rows && !g->own ? USE_OWN : use);
     if (async) {
         g->by[s->role].group = s->thread[s->role].mma_closed + 1;
         g->by[s->role].done = UNFINISHED;
@@ -129,11 +129,12 @@ Stage *ag_sim_overwrite(Sim *s, int val, int64_t stage) {
     return g;
 }
 
-void ag_sim_copied(Sim *s, Stage *g, bool async) {
+void ag_sim_copied(Sim *s, Stage *g, bool async, bool own) {
     g->state = async ? STAGE_PENDING : STAGE_LANDED;
+    g->own = own;
     g->role = s->role;
     g->group = s->thread[s->role].open_group;
-    note_use(s, g, USE_ALL);
+    note_use(s, g, own ? USE_ROWS : USE_ALL);
 }
 
 void ag_sim_staged(Sim *s, Stage *g) {
@@ -188,10 +189,17 @@ static void release_rows(Sim *s, int val, int stage, Stage *g, int64_t x) {
     (void)val, (void)stage, (void)x;
     Access *a = &g->by[s->role];
     if (a->use == USE_ROWS && a->done != UNFINISHED) a->use = USE_SYNCED;
-    if (g->state == STAGE_FENCED && g->role == s->role) g->state = STAGE_ROWS;
+    if ((g->state == STAGE_FENCED || (g->state == STAGE_LANDED && g->own)) && g->role == s->role) g->state = STAGE_ROWS;
 }
 
 void ag_sim_warpgroup_sync(Sim *s) { each_stage(s, release_rows, 0); }
+
+static void release_own(Sim *s, int val, int stage, Stage *g, int64_t x) {
+    if (g->own) release_rows(s, val, stage, g, x);
+}
+
+/* What each warp has copied itself is there for it, and what it has read of that is free. */
+void ag_sim_warp_sync(Sim *s) { each_stage(s, release_own, 0); }
 
 static void fence(Sim *s, int val, int stage, Stage *g, int64_t x) {
     (void)val, (void)stage, (void)x;

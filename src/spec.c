@@ -25,7 +25,7 @@ static bool is_one_of(Str s, const char *const *names) {
 }
 
 /* Arguments of every kernel, and what else is bound by name. */
-static const char *const argument[] = {"o", "v", "lse", "scale", "dtype", "group", NULL};
+static const char *const argument[] = {"o", "v", "lse", "scale", "dtype", "group", "queries", NULL};
 /* Words that C++ keeps for itself: the generated code carries the spec's names. */
 static const char *const cxx_keyword[] = {
     "alignas",  "alignof",   "asm",          "auto",     "bool",      "break",     "case",     "catch",    "char",        "class",
@@ -356,6 +356,14 @@ static void bind_group(Reader *r, const attngen_dim *dim) {
         s->group = (int)v;
 }
 
+static void bind_queries(Reader *r, const attngen_dim *dim) {
+    double v = dim->value;
+    if (!(v >= 1 && v <= MAX_QUERIES && v == floor(v)))
+        ag_error(r->d, nowhere, "queries: expected a whole number of queries of a launch, from 1 to %d", MAX_QUERIES);
+    else
+        r->spec->queries = (int)v;
+}
+
 static void bind_dtype(Reader *r, const attngen_dim *dim) {
     if (dim->value == ATTNGEN_F16)
         r->spec->dtype = DT_F16;
@@ -385,7 +393,7 @@ static void bind_param(Reader *r, const attngen_dim *dim, Param *p) {
 }
 
 static void unknown_dim(Reader *r, const char *name) {
-    static const char *const dims[] = {"D", "Dv", "dtype", "group"};
+    static const char *const dims[] = {"D", "Dv", "dtype", "group", "queries"};
     const char *can[LEN(dims) + SPEC_MAX_PARAMS + 1];
     int n = 0;
     for (int i = 0; i < LEN(dims); i++) can[n++] = dims[i];
@@ -417,6 +425,8 @@ static void bind(Reader *r, const attngen_dim *dims, size_t ndims) {
             bind_head_dim(r, &dims[i], &s->Dv);
         else if (!strcmp(name, "group"))
             bind_group(r, &dims[i]);
+        else if (!strcmp(name, "queries"))
+            bind_queries(r, &dims[i]);
         else if (!strcmp(name, "dtype"))
             bind_dtype(r, &dims[i]);
         else if (p)

@@ -173,6 +173,13 @@ static void remove_unread_rows(Specialise *s, Block *b) {
     }
 }
 
+/* Does the mask hide keys of this tile? */
+static Ref masked_step(Specialise *s, Ref tile) {
+    const Kernel *k = s->k;
+    Ref above = ag_spz_op(s, OP_GE, tile, k->plain_hi);
+    return k->plain_lo == k->lo ? above : ag_spz_op(s, OP_OR, above, ag_spz_op(s, OP_LT, tile, k->plain_lo));
+}
+
 /* Softmax of the first key tile, whose scores are there. */
 void ag_spz_first(Specialise *s, Block *to, const Parts *p) {
     Kernel *k = s->k;
@@ -185,11 +192,7 @@ void ag_spz_first(Specialise *s, Block *to, const Parts *p) {
     ag_spz_append(s, &all, &p->show, tile);
     ag_spz_append(s, &all, &p->end, tile);
     remove_unread_rows(s, &all);
-    if (k->plain_hi && s->sched->f[F_LOOP_FORM].v == 0) {
-        Ref masked = ag_spz_op(s, OP_GE, tile, k->plain_hi);
-        if (k->plain_lo != k->lo) masked = ag_spz_op(s, OP_OR, masked, ag_spz_op(s, OP_LT, tile, k->plain_lo));
-        ag_flag_guard(k, &all, masked);
-    }
+    if (k->plain_hi && s->sched->f[F_LOOP_FORM].v == 0) ag_flag_guard(k, &all, masked_step(s, tile));
     ag_spz_append(s, to, &all, 0);
 }
 
@@ -244,10 +247,11 @@ void ag_spz_loops(Specialise *s, Block *to, Ins *first, Ins *last) {
             continue;
         }
         Parts p = ag_spz_take_apart(s, &i->body);
-        bool plain = i->e[0] == s->k->plain_hi && i->e[1] == s->k->plain_lo;
+        bool plain = i->e[0] == s->k->plain_hi && i->e[1] == s->k->plain_lo, flagged = s->k->plain_hi && s->sched->f[F_LOOP_FORM].v == 1;
         Ins *loop = add(to, ag_ins(s->k, TI_LOOP, i->dst));
         loop->n = i->n;
-        loop->note = ag_fmt(s->k->arena, "---- %s%s", i->note ? i->note : "key tiles", plain && s->ref >= 0 ? ": speculative steps" : "").s;
+        loop->note =
+            ag_fmt(s->k->arena, "---- %s%s", i->note ? i->note : "key tiles", (plain || flagged) && s->ref >= 0 ? ": speculative steps" : "").s;
         loop->span = i->span;
         loop->e[0] = i->e[0];
         loop->e[1] = i->e[1];
@@ -257,7 +261,10 @@ void ag_spz_loops(Specialise *s, Block *to, Ins *first, Ins *last) {
         }
         Ref second = ag_spz_op(s, OP_SUB, s->k->hi, ag_spz_num(s, 1)); /* from the second tile on */
         loop->e[0] = i->e[0] == s->k->hi ? second : ag_spz_op(s, OP_MIN, i->e[0], second);
-        (plain && s->ref >= 0 ? ag_spz_speculative : overlapped)(s, &loop->body, &p);
+        if ((plain || flagged) && s->ref >= 0)
+            ag_spz_speculative(s, &loop->body, &p, flagged ? masked_step(s, s->j) : 0);
+        else
+            overlapped(s, &loop->body, &p);
     }
 }
 

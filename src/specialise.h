@@ -69,8 +69,9 @@ bool ag_spz_is_key_loop(const Specialise *s, const Ins *i);
 Parts ag_spz_take_apart(Specialise *s, const Block *step);
 
 /* ---- specialise_exact.c */
-void ag_spz_find_reference(Specialise *s, const Parts *p);         /* sets ref; leaves it at -1 if the softmax has another form */
-void ag_spz_speculative(Specialise *s, Block *to, const Parts *p); /* a speculative step */
+void ag_spz_find_reference(Specialise *s, const Parts *p); /* sets ref; leaves it at -1 if the softmax has another form */
+/* A speculative step; masked: when it has to be exact, as the mask hides keys (0: never). */
+void ag_spz_speculative(Specialise *s, Block *to, const Parts *p, Ref masked);
 
 /* ---- specialise_tiles.c */
 void ag_spz_find_places(Specialise *s);      /* of the body as tile and split left it */

@@ -3,7 +3,10 @@
  * A plain step takes its weights under the reference of the steps before, P = 2^(S - ref): no maximum, no shuffles, no rescaling.
  * The row sums, which are needed anyway, verify it: below 2^40 (fp16: 2^14) no weight was too large for its type. A warp in which one is not does the step
  * again: it computes its scores once more from the same K tile, which is therefore released only now, and takes the exact step. A row that has seen
- * no key has NaN as its reference, so speculation on it always fails. (Measured by hand-made kernels: 9 to 14 % faster than exact.) */
+ * no key has NaN as its reference, so speculation on it always fails. (Measured by hand-made kernels: 9 to 14 % faster than exact.)
+ *
+ * loop.form flagged: masked steps are in the same loop.  They look for their maximum first, which becomes the reference, and rescale what is older; all else is the
+ * plain step's. */
 #include <assert.h>
 
 #include "specialise.h"
@@ -69,17 +72,25 @@ void ag_spz_find_reference(Specialise *s, const Parts *p) {
     s->ref = row_like(s, x.ref->dst, "ref");
 }
 
-/* The exact step for the warps that must: scores once more, softmax, and what follows. */
-static void mend(Specialise *s, Block *to, const Parts *p, Ref step, int sum) {
+static Ins *put_if(Specialise *s, Block *to, Ref condition, const char *note) {
+    Ins *i = ag_spz_put(s, to, TI_IF, note);
+    i->e[0] = condition;
+    return i;
+}
+
+/* The exact step for the warps that must: scores once more, softmax, and what follows.  A masked step has been exact, and its scores would come without a mask. */
+static void mend(Specialise *s, Block *to, const Parts *p, Ref step, int sum, Ref masked) {
     Kernel *k = s->k;
     double limit = k->spec->dtype == DT_F16 ? 0x1p14 : 0x1p40;
     Ins *any = ag_spz_put(s, to, TI_ANY, "---- the check: where a row's sum is too large or NaN, the warp does the step again exactly");
     any->e[0] = ag_node_op(&k->nodes, OP_NOT, ag_spz_op(s, OP_LT, ag_kval(k, sum), ag_node_float(&k->nodes, limit)), 0, 0, (Span){0});
+    if (masked) any->e[0] = ag_spz_op(s, OP_AND, ag_node_op(&k->nodes, OP_NOT, masked, 0, 0, (Span){0}), any->e[0]);
     Ins *scores = add(&any->body, ag_ins_clone(k, p->scores));
     scores->note = NULL;
     scores->e[0] = ag_spz_stage(s, &s->ring[0], step);
     if (s->round) scores->e[1] = ag_spz_stage(s, &s->query, s->round);
-    ag_spz_append(s, &any->body, &p->softmax, 0);
+    for (const Ins *i = p->softmax.first; i; i = i->next)
+        if (i->op != TI_IF) add(&any->body, ag_ins_clone(k, i));
     ag_spz_append(s, &any->body, &p->touches, 0);
     ag_spz_append(s, &any->body, &p->end, 0);
     Ins *none = ag_spz_put(s, &any->body, TI_FILL, "its weights are counted already");
@@ -87,27 +98,64 @@ static void mend(Specialise *s, Block *to, const Parts *p, Ref step, int sum) {
     none->e[0] = ag_node_float(&k->nodes, 0);
 }
 
-void ag_spz_speculative(Specialise *s, Block *to, const Parts *p) {
+static bool touches_read(const Kernel *k, const Parts *p, int val) {
+    for (const Ins *i = p->touches.first; i; i = i->next)
+        if (i->e[0] && ag_expr_uses(k, i->e[0], OP_VAL, val)) return true;
+    return false;
+}
+
+/* In a masked step, before the weights: the maximum, what is older under it, and the reference. */
+static void find_maximum(Specialise *s, Block *to, const Parts *p, const Exact *x, Ref masked) {
+    Kernel *k = s->k;
+    Block body = {0};
+    for (const Ins *i = x->max; i; i = i->next) {
+        if (i == x->exp || i == x->sum || i->op == TI_IF) continue;
+        add(&body, ag_ins_clone(k, i));
+        if (k->val[i->dst].carry >= 0 || !touches_read(k, p, i->dst)) continue;
+        Ins *none = ag_spz_put(s, to, TI_FILL, NULL); /* a factor for the output, read in a block of its own */
+        none->dst = i->dst;
+        none->e[0] = ag_node_float(&k->nodes, 1);
+    }
+    Ins *ref = ag_spz_put(s, &body, TI_MAP, NULL);
+    ref->dst = s->ref;
+    ref->e[0] = ag_kval(k, x->ref->dst);
+    put_if(s, to, masked, NULL)->body = body;
+}
+
+/* In a masked step, behind the weighted values. */
+static void rescale_output(Specialise *s, Block *to, const Parts *p, Ref masked) {
+    Ins *yes = put_if(s, to, masked, NULL);
+    for (const Ins *i = p->touches.first; i; i = i->next)
+        if (i->dst != p->output->a) add(&yes->body, ag_ins_clone(s->k, i));
+    ag_spz_append(s, &yes->body, &p->end, 0);
+}
+
+void ag_spz_speculative(Specialise *s, Block *to, const Parts *p, Ref masked) {
     Kernel *k = s->k;
     Exact x;
     bool known = find_exact(k, p, &x);
     assert(known);
+    if (!known) return;
     Under under = {s, x.ref->dst};
     Pair issued = ag_spz_issue_both(s, to, p);
     ag_spz_wait_scores(s, to);
-    for (const Ins *i = p->softmax.first; known && i != x.max; i = i->next) add(to, ag_ins_clone(k, i)); /* what the spec makes of the scores */
+    for (const Ins *i = p->softmax.first; i != x.max; i = i->next) add(to, ag_ins_clone(k, i)); /* what the spec makes of the scores */
+    if (masked) find_maximum(s, to, p, &x, masked);
     Ins *exp = add(to, ag_ins_clone(k, x.exp));
-    exp->note = "weights under the maximum so far";
+    exp->note = masked ? "---- weights under the reference" : "weights under the maximum so far";
     exp->e[0] = ag_node_rebuild(&k->nodes, &k->nodes, x.exp->e[0], under_ref, &under);
+    for (const Ins *i = x.exp; i; i = i->next)
+        if (i->op == TI_IF) add(to, ag_ins_clone(k, i)); /* hidden keys of a masked step */
     int sum = row_like(s, x.sum->dst, "step_sum");
     Ins *total = add(to, ag_ins_clone(k, x.sum));
     total->dst = sum;
     total->b = -1;
     ag_spz_wait_weighted(s, to, p);
     ag_spz_release(s, to, &s->ring[1], issued.weighted);
+    if (masked) rescale_output(s, to, p, masked);
     for (const Ins *i = p->touches.first; i; i = i->next)
         if (i->dst == p->output->a) add(to, ag_ins_clone(k, i)); /* here, so that the scores need not last until the step is mended */
-    mend(s, to, p, issued.scores, sum);
+    mend(s, to, p, issued.scores, sum, masked);
     Ins *den = ag_spz_put(
         s, to, TI_MAP, ag_fmt(k->arena, "---- the step stands: its sum counts, and %.*s is needed no longer", STRF(k->val[s->ring[0].val].name)).s);
     den->dst = x.sum->dst;

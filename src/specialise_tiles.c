@@ -7,7 +7,8 @@
  * Both roles count: `round` tiles so far, `base` key tiles so far.  Every tile has at least one key tile (tile_grid.c), so the rings need no exceptions.
  *
  * staging.q.stages 2 chains tiles: the scores of the next tile's first keys are issued beside the last weighted values of this one, so that normalising and storing
- * this one run beside tensor work.  The last tile has no next one: its case stands apart, since no branch may lie between an asynchronous product and its wait. */
+ * this one run beside tensor work.  No branch may lie between an asynchronous product and its wait, so the last tile has a next one too, of zeros: the loading
+ * thread asks for rows past the end of Q and K, and nobody looks at the scores. */
 #include <assert.h>
 
 #include "specialise.h"
@@ -355,25 +356,21 @@ static void one_tile(Specialise *s, Block *to, const Outline *o, const Parts *p)
 
 /* ---- math: a block that walks over tiles */
 
-/* The number of the next tile.  dynamic: its Q is there then, or there is none. */
+/* The number of the next tile, if there is one.  dynamic or chained: its Q is there then, or what stands for it. */
 static Ref next_tile(Specialise *s, Block *to, Walk w) {
+    if (s->chained) wait_query(s, to, "---- when Q of the next tile is there, or zeros as there is none");
     if (!s->dynamic) return ag_spz_let(s, to, "next", ag_spz_op(s, OP_ADD, w.tile, leaf(s, OP_BLOCKS)), NULL);
-    wait_query(s, to, "---- when Q of the next tile is there, or word that there is none");
+    if (!s->chained) wait_query(s, to, "---- when Q of the next tile is there, or word that there is none");
     Ref next = ag_spz_let(s, to, "next", ag_spz_num(s, 0), NULL);
     get_slot(s, to->last, s->slot);
     s->k->val[to->last->dst].nonneg = false;
     return next;
 }
 
-static void chained_end(Specialise *s, Block *to, const Outline *o, const Parts *p, Ref next, Ref more) {
-    Ref last = ag_spz_let(s, to, "last", ag_spz_op(s, OP_SUB, s->base, ag_spz_num(s, 1)),
-                          "---- the end of the tile, beside the beginning of the next if there is one");
-    Ins *yes = ag_spz_put(s, to, TI_IF, "both cases in full: no branch may lie between an asynchronous product and its wait"),
-        *no = ag_spz_put(s, to, TI_ELSE, NULL);
-    yes->e[0] = no->e[0] = more;
-    if (!s->dynamic) wait_query(s, &yes->body, "---- when Q of the next tile is there");
-    last_and_next(s, &yes->body, p, o, last, next);
-    last_values(s, &no->body, p, o, last);
+static void chained_end(Specialise *s, Block *to, const Outline *o, const Parts *p, Ref next) {
+    Ref last =
+        ag_spz_let(s, to, "last", ag_spz_op(s, OP_SUB, s->base, ag_spz_num(s, 1)), "---- the end of the tile, beside the beginning of the next");
+    last_and_next(s, to, p, o, last, next);
 }
 
 static void plain_end(Specialise *s, Block *to, const Outline *o, const Parts *p) {
@@ -406,11 +403,11 @@ static void walk_tiles(Specialise *s, Block *to, const Outline *o, const Parts *
     key_tiles(s, in, o, p, w.tile);
     count_tile(s, in);
     if (!s->chained) plain_end(s, in, o, p);
-    Ref next = next_tile(s, in, w), more = is_tile(s, w, next);
-    if (s->chained) chained_end(s, in, o, p, next, more);
+    Ref next = next_tile(s, in, w);
+    if (s->chained) chained_end(s, in, o, p, next);
     if (!s->chained && !s->dynamic) {
         Ins *yes = ag_spz_put(s, in, TI_IF, NULL);
-        yes->e[0] = more;
+        yes->e[0] = is_tile(s, w, next);
         wait_query(s, &yes->body, NULL);
     }
     ag_spz_set(s, in, w.tile, next);
@@ -437,26 +434,47 @@ void ag_spz_math(Specialise *s) {
 
 /* ---- load */
 
-static void load_tile(Specialise *s, Block *to, const Ring *r, Ref stage, const Rename *x, Ref row, const char *note) {
-    const Val *v = &s->k->val[r->val];
+static void expect(Specialise *s, Block *to, const Ring *r, Ref stage, int bytes, const char *note) {
     Ins *e = ag_spz_put(s, to, TI_EXPECT, note);
     e->n = r->full;
     e->e[0] = stage;
-    e->e[1] = ag_spz_num(s, v->rows * ag_panel_cols(v->cols) * ag_dtype_bytes(v->type));
+    e->e[1] = ag_spz_num(s, bytes);
+}
+
+static Ins *copy_tile(Specialise *s, Block *to, const Ring *r, Ref stage, const char *note) {
+    const Val *v = &s->k->val[r->val];
+    expect(s, to, r, stage, v->rows * ag_panel_cols(v->cols) * ag_dtype_bytes(v->type), note);
     Ins *c = add(to, ag_ins_clone(s->k, r->copy));
     c->async = true;
     c->bar = r->full;
-    for (int i = 1; x && i < LEN(c->e); i++) c->e[i] = renamed(x, c->e[i]);
     c->e[0] = stage;
+    return c;
+}
+
+static void load_tile(Specialise *s, Block *to, const Ring *r, Ref stage, const Rename *x, Ref row, const char *note) {
+    Ins *c = copy_tile(s, to, r, stage, note);
+    for (int i = 1; x && i < LEN(c->e); i++) c->e[i] = renamed(x, c->e[i]);
     if (row) c->e[1] = row;
+}
+
+/* A tile of zeros: rows from the tensor's end on. */
+static void load_zeros(Specialise *s, Block *to, const Ring *r, Ref stage, const char *note) {
+    Ins *c = copy_tile(s, to, r, stage, note);
+    c->e[1] = ag_node_leaf(&s->k->nodes, OP_SIZE, T_INT, (int)s->k->tensor[c->a].rows, (Span){0});
+    c->e[3] = c->e[4] = ag_spz_num(s, 0);
+}
+
+/* Until the stage of this step is empty. */
+static Ref room_for_keys(Specialise *s, Block *to, const Ring *r, Ref step, const char *note) {
+    Ref stage = ag_spz_stage(s, r, step);
+    ag_spz_wait(s, to, r->empty, stage, ag_spz_op(s, OP_SUB, ag_spz_num(s, 1), ag_spz_phase(s, r, step)), note); /* the first round finds it empty */
+    return stage;
 }
 
 /* Key tile j of ring r, which is step `step` of the block, once its stage is empty. */
 static void load_keys(Specialise *s, Block *to, int ring, Ref j, Ref step, const char *what) {
     const Ring *r = &s->ring[ring];
-    Ref stage = ag_spz_stage(s, r, step);
-    const char *note = ag_fmt(s->k->arena, "---- %.*s of %s, when its stage is empty", STRF(s->k->val[r->val].name), what).s;
-    ag_spz_wait(s, to, r->empty, stage, ag_spz_op(s, OP_SUB, ag_spz_num(s, 1), ag_spz_phase(s, r, step)), note); /* the first round finds it empty */
+    Ref stage = room_for_keys(s, to, r, step, ag_fmt(s->k->arena, "---- %.*s of %s, when its stage is empty", STRF(s->k->val[r->val].name), what).s);
     load_tile(s, to, r, stage, NULL, ag_spz_at_tile(s, r->copy->e[1], j), NULL);
 }
 
@@ -473,27 +491,24 @@ static void put_slot(Specialise *s, Block *to, int slot, Ref stage, Ref x) {
     put->e[1] = x;
 }
 
-/* dynamic: no tile comes any more, and no bytes. */
+/* No tile comes any more.  chained: zeros stand for it. */
 static void put_end(Specialise *s, Block *to, Ref stage) {
-    put_slot(s, to, s->slot, stage, ag_spz_num(s, -1));
-    to->last->note = "no tile comes any more";
-    Ins *end = ag_spz_put(s, to, TI_EXPECT, NULL);
-    end->n = s->query.full;
-    end->e[0] = stage;
-    end->e[1] = ag_spz_num(s, 0);
+    const char *note = "no tile comes any more";
+    if (s->dynamic) put_slot(s, to, s->slot, stage, ag_spz_num(s, -1));
+    for (int i = 0; s->chained && i < s->nplace; i++) put_slot(s, to, s->place[i].slot, stage, ag_spz_num(s, 0));
+    if (to->first) to->first->note = note;
+    if (s->chained)
+        load_zeros(s, to, &s->query, stage, to->first ? NULL : note);
+    else
+        expect(s, to, &s->query, stage, 0, NULL);
 }
 
 /* Q of a tile, the round-th of the block, where it is, and with `dynamic` its number.  more: is there such a tile?  0: there is.  whose: for the reader. */
 static void publish(Specialise *s, Block *to, Ref tile, Ref round, const Rename *x, Ref more, const char *whose) {
     Block *there = to;
-    if (more && !s->dynamic) { /* the other role knows without being told */
-        Ins *yes = ag_spz_put(s, to, TI_IF, NULL);
-        yes->e[0] = more;
-        to = there = &yes->body;
-    }
     const char *note = ag_fmt(s->k->arena, "---- Q of %s and, in slots beside it, what math asks for; when that stage is empty", whose).s;
     Ref stage = room_for_query(s, to, round, note);
-    if (more && s->dynamic) {
+    if (more) {
         Ins *yes = ag_spz_put(s, to, TI_IF, NULL), *no = ag_spz_put(s, to, TI_ELSE, NULL);
         yes->e[0] = no->e[0] = more;
         there = &yes->body;
@@ -567,6 +582,7 @@ static void load_walk(Specialise *s, Block *to, const Outline *o) {
     load_loop(s, in, &early);
     count_tile(s, in);
     ag_spz_set(s, in, w.tile, next);
+    if (s->chained) load_zeros(s, to, &s->ring[0], room_for_keys(s, to, &s->ring[0], s->base, "---- K of the tile that is none"), NULL);
     if (!s->chained && s->dynamic) put_end(s, to, room_for_query(s, to, s->round, "---- the end"));
     if (!s->dynamic) return;
     Ins *last = ag_spz_put(s, to, TI_IF, "---- the last fetch of the launch puts the counter back");

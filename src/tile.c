@@ -105,11 +105,15 @@ bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index) {
 }
 
 bool ag_reads_captured(const Kernel *k, Ref r) {
-    const Node *n = &k->nodes.n[r];
-    if (n->op == OP_LOAD || (n->op == OP_VAL && k->val[n->index].captured)) return true;
-    for (int a = 0; a < ag_op[n->op].arity; a++)
-        if (ag_reads_captured(k, n->arg[a])) return true;
-    return false;
+    bool *live = NEWN(k->arena, bool, (size_t)r + 1), found = false;
+    live[r] = true;
+    for (Ref i = r; i > 0 && !found; i--) { /* operands have smaller indices */
+        const Node *n = &k->nodes.n[i];
+        if (!live[i]) continue;
+        found = n->op == OP_LOAD || (n->op == OP_VAL && k->val[n->index].captured);
+        for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
+    }
+    return found;
 }
 
 bool ag_nonneg(const Kernel *k, Ref r) {

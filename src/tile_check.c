@@ -105,6 +105,7 @@ static void check_copy(const Check *c, const Ins *i) {
     for (int e = 0; e < 5; e++) check_uniform(c, i->e[e], T_INT);
     require(c, !(c->facts & FACT_PIPELINED) || i->async, "a copy is synchronous after pipeline");
     require(c, (i->bar >= 0) == c->role->one_thread, "one thread copies by TMA, many by cp.async");
+    require(c, !i->own || i->bar < 0, "TMA copies for all warps");
     if (i->bar < 0) return;
     require(c, is_mbar(c, i->bar), "its barrier is no mbarrier");
     require(c, val(c, i->dst)->panels, "TMA writes panels");
@@ -141,19 +142,20 @@ static void check_turn(const Check *c, const Ins *i) {
 static void check_sync(const Check *c, const Ins *i) {
     bool there = i->n >= 0 && i->n < c->k->nbarrier;
     require(c, there, "there is no such barrier");
-    require(c, !there || c->k->barrier[i->n].kind <= BARRIER_WARPGROUP, "it is no barrier to wait at together");
+    require(c, !there || c->k->barrier[i->n].kind <= BARRIER_WARP, "it is no barrier to wait at together");
     require(c, !c->role->one_thread, "one thread cannot wait for its others");
 }
 
+static bool is_table(const Check *c, int v, DType type, int rows, int cols);
 static void check_entries(const Check *c, const Ins *i) {
     const KernelTensor *a = i->a >= TEN_COUNT && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL,
                        *b = i->b >= TEN_COUNT && i->b < c->k->ntensor ? &c->k->tensor[i->b] : NULL;
     require(c, a && b && a->rank == 3 && b->rank == 3 && a->type == DT_I32 && b->type == DT_I32, "inverted lists are two i32 tensors of rank 3");
     require(c, c->k->kind == KERNEL_GATHER && c->k->entries == i && i->n > 0, "it is not what the rows of the kernel's queries come from");
-    for (int e = 0; e < 2; e++) check_uniform(c, i->e[e], T_INT);
+    require(c, is_table(c, i->dst, DT_I32, 1, 1), "there is no table for the entries of a piece");
+    for (int e = 0; e < 4; e++) check_uniform(c, i->e[e], T_INT);
 }
 
-static bool is_table(const Check *c, int v, DType type, int rows, int cols);
 static void check_union(const Check *c, const Ins *i) {
     int entries = c->k->queries * (int)c->k->nodes.n[c->k->tensor[i->a].extent[3]].value.u.i;
     require(c, is_in(c, i->dst, SPACE_SCALAR), "the number of blocks goes to no scalar");
@@ -202,7 +204,9 @@ static void check_mma(const Check *c, const Ins *i) {
     require(c, d->layout == LAYOUT_ACC && d->type == DT_F32, "the result is no fp32 accumulator");
     require(c, a->space == SPACE_SHARED || (a->space == SPACE_FRAG && a->layout == LAYOUT_A), "the left operand has the wrong layout");
     require(c, a->type == b->type, "the operands differ in type");
-    require(c, d->rows == a->rows && a->cols == (i->trans ? b->cols : b->rows) && d->cols == (i->trans ? b->rows : b->cols), "the shapes do not fit");
+    bool part = !i->trans && !i->async && i->col >= 0 && i->col % 16 == 0 && i->col + d->cols <= b->cols; /* of b's columns */
+    require(c, d->rows == a->rows && a->cols == (i->trans ? b->cols : b->rows) && (part || d->cols == (i->trans ? b->rows : b->cols)),
+            "the shapes do not fit");
     require(c, i->zero || c->written[i->dst], "it accumulates into nothing");
     require(c, a->space == SPACE_SHARED || c->written[i->a] || a->lasting, "the left operand was not written");
     check_uniform(c, i->e[0], T_INT);
@@ -247,7 +251,8 @@ static void check_store(const Check *c, const Ins *i) {
                 "the staging tile is of another shape or type");
     }
     require(c, !i->async || (is_in(c, i->b, SPACE_SHARED) && val(c, i->b)->panels), "TMA stores panels");
-    require(c, !wide || val(c, i->a)->cols >= c->k->tensor[i->n].cols, "the fragment is narrower than the tensor");
+    require(c, !wide || i->col || c->k->entries || val(c, i->a)->cols >= c->k->tensor[i->n].cols, "the fragment is narrower than the tensor");
+    require(c, i->col >= 0 && i->col % 16 == 0 && (!i->col || i->b < 0), "a part of the columns is stored directly");
     for (int e = 0; e < 4; e++) check_uniform(c, i->e[e], T_INT);
 }
 

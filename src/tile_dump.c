@@ -82,6 +82,8 @@ static void put_operands(Dump *d, const Ins *i) {
         ag_put(d->out, " %s", k->tensor[i->a].name);
         put_exprs(d, "[", i->e, 2, "]");
         ag_put(d->out, ", %s, %d a list", k->tensor[i->b].name, i->n);
+        ag_put(d->out, ", %s <- those", name(d, i->dst));
+        put_exprs(d, " from ", i->e + 2, 2, "");
         break;
     case TI_FIND:
         ag_put(d->out, " %s = block of entry ", name(d, i->dst));
@@ -105,6 +107,7 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, "[", i->e + 3, 2, ", ");
         put_exprs(d, "rows ", i->e + 1, 1, " ..]");
         put_exprs(d, " below ", i->e + 2, 1, i->bar >= 0 ? " by TMA, " : i->async ? " async" : "");
+        if (i->own) ag_put(d->out, ", each warp its own");
         if (i->bar >= 0) put_mbar(d, i->bar, i->e[0]);
         break;
     case TI_EXPECT:
@@ -139,6 +142,7 @@ static void put_operands(Dump *d, const Ins *i) {
         ag_put(d->out, " . ");
         put_stage(d, i->b, i->e[0]);
         ag_put(d->out, "%s%s", i->trans ? "^T" : "", i->async ? " async" : "");
+        if (i->col) ag_put(d->out, " columns %d ..", i->col);
         break;
     case TI_REDUCE:
         ag_put(d->out, " %s = %s(", name(d, i->dst), ag_op[i->reduce].name);
@@ -181,6 +185,7 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, "rows ", i->e, 1, " ..]");
         put_exprs(d, " below ", i->e + 1, 1, "");
         ag_put(d->out, " <- %s", name(d, i->a));
+        if (i->col) ag_put(d->out, " columns %d ..", i->col);
         if (i->op == TI_STORE && i->b >= 0) ag_put(d->out, " through %s%s", name(d, i->b), i->async ? " by TMA" : "");
         break;
     case TI_LOAD_ROW:
@@ -318,6 +323,7 @@ static bool reads_elements(const Kernel *k) {
 void ag_tile_dump(Buf *out, const Kernel *k) {
     Dump d = {.k = k, .out = out};
     ag_put(out, "kernel %s  %s  threads %d  blocks per SM %d  numerics %s\n", k->name.s, k->target->name, k->threads, k->per_sm, k->numerics.s);
+    if (k->chunk) put_exprs(&d, "queries ", &k->chunk, 1, " a launch\n");
     put_exprs(&d, k->persistent ? "tiles   " : "grid    ", &k->blocks, 1,
               k->counter      ? ", to blocks by a counter\n"
               : k->persistent ? ", to blocks in turn\n"

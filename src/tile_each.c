@@ -200,6 +200,7 @@ Kernel *ag_build_merge(const Fn *fn, int branch, bool output) {
     i->e[1] = val(&x, b->per_head ? x.h : x.g);
     i->e[4] = num(&x, n);
     x.k->per_sm = 2;
+    x.k->chunk = ag_gather_chunk(&x.k->nodes, s, branch);
     if (output && blocks_per_sm(x.k) < 2) x.k->per_sm = blocks_per_sm(x.k);
     return finish(&x);
 }

@@ -143,6 +143,7 @@ Kernel *ag_build_invert(const Fn *fn, int branch, int step) {
     Ref parts = step == INVERT_SCAN ? op(&x, OP_CEILDIV, columns(&x), num(&x, COLUMNS)) : k->tensor[k->invert.chunks].extent[2];
     Ins *i = divide(&x, of[step], parts, step == INVERT_SCAN ? "---- the columns of this block" : "---- the queries of this block");
     work_tables(&x, i, step);
+    k->chunk = ag_gather_chunk(&k->nodes, fn->spec, branch);
     ag_remove_dead_lets(k, &k->role[0].body);
     ag_place_arguments(k);
     return k;

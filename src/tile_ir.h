@@ -52,10 +52,11 @@ typedef enum TileOp {
     TI_FILL,  /* dst (fragment or row) = e[0] (constant) */
     TI_COPY, /* shared dst [stage e[0]] = rows e[1] .. e[1]+rows of tensor a at batch e[3], head e[4] (of queries with Kernel.pack: fewer rows, heads from e[4] on);
                     rows >= e[2] and columns past the tensor's are zero;
-                    async: by cp.async in the open group, else complete at the next barrier */
+                    async: by cp.async in the open group, else complete at the next barrier.
+                    own: each warp copies the rows that it owns in fragments, and a barrier of each warp makes them known to it */
     TI_COMMIT,   /* closes the open cp.async group */
     TI_WAIT,     /* until at most n of this thread's groups are unfinished */
-    TI_SYNC,     /* barrier n: all threads of the block, or those of each warpgroup of the role */
+    TI_SYNC,     /* barrier n: all threads of the block, or those of each warpgroup or warp of the role */
     TI_EXPECT,   /* one arrival on mbarrier n [stage e[0]], whose phase then also waits for e[1] bytes of copies */
     TI_WAIT_BAR, /* until mbarrier n [stage e[0]] has completed its phase of parity e[1] */
     TI_ARRIVE,   /* each warp of the role arrives once on mbarrier n [stage e[0]] */
@@ -65,7 +66,8 @@ typedef enum TileOp {
                     many there are.  LISTED reads entries 0 .. dst - 1 then, and LISTED_BY tells which rows list one.  All threads make the union, in table
                     bar (ag_union_cols wide, UNION_ROWS), and all have passed a barrier behind it */
     TI_ENTRIES, /* opens the inverted lists of batch e[0], head e[1], which FIRST and QUERY read from then on: tensor a [b, h, blocks + 1] has where the entries
-                    of each block begin in tensor b [b, h, entries]; an entry is query * n + slot */
+                    of each block begin in tensor b [b, h, entries]; an entry is query * n + slot.  Entries from e[2] on, of e[3] there are, are kept
+                    in table dst, complete at the next barrier: these alone can be read */
     TI_FIND, /* scalar dst, which varies, = the block that entry e[0] is of, of e[1] blocks */
     TI_PUT,  /* slot dst [stage e[0]] = e[1]; one thread; seen by who waits for an arrival behind it */
     TI_GET,  /* scalar dst = slot a [stage e[0]] */
@@ -80,7 +82,8 @@ typedef enum TileOp {
                     behind a TI_FENCE and then a barrier of the warpgroup, and as their left operand only: each warp's part of one reads that warp's rows */
     TI_FENCE, /* what each thread has staged so far is for asynchronous mma, behind the next barrier */
     TI_MMA,   /* fragment dst (accumulator) += a x b; a: shared [stage e[1]] or A fragment; b: shared [stage e[0]], rows are keys.
-                    trans: dst = a b^T (b's rows are dst's columns), else dst = a b (b's rows are summed over).  zero: dst is cleared first */
+                    trans: dst = a b^T (b's rows are dst's columns), else dst = a b (b's rows are summed over), of b's columns from `col` on.  zero: dst is cleared
+                    first */
     TI_MAP, /* dst (fragment or row) = e[0] at each element, rounded to dst's type.  In e[0]: VAL of a fragment is its element at the same place, VAL of a
                     row the row's value; LOAD, here and in every other expression, an element of a captured tensor, 0 past its ends; AXIS q = e[1] + row / pack, AXIS k = e[2] + column (positions); with pack above 1 AXIS h = e[3] + row % pack */
     TI_REDUCE, /* row dst = reduce (OP_RMAX or OP_RSUM, in `reduce`) over the columns of fragment a, combined with row b (-1: none).
@@ -98,7 +101,7 @@ typedef enum TileOp {
                   a TI_STORE writes it */
     TI_EACH, /* tensor n [batch e[2], head e[3]] rows e[1].. (as above) = e[0] at each element, rounded to its type.  In e[0]: AXIS q = off + row (a position),
                     AXIS d = channel; LOAD = an element of any tensor, 0 past its ends.  All that an element is computed from is read before it is written */
-    TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; with Kernel.pack heads from e[3] on) = fragment a rounded to the tensor's type; through shared b, in parts if that has fewer columns, or directly (b = -1).
+    TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; with Kernel.pack heads from e[3] on) = fragment a rounded to the tensor's type, which holds its columns from `col` on; through shared b, in parts if that has fewer columns, or directly (b = -1).
                     async: by TMA, each warpgroup its rows of b, which a TI_STORE_WAIT gives back */
     TI_STORE_WAIT, /* until the asynchronous stores of this role have read their tiles, for each warpgroup */
     TI_STORE_ROW,  /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; heads as above) = row a, if the tensor was given */
@@ -133,6 +136,8 @@ struct Ins {
     int dst, a, b; /* values (a of TI_COPY: tensor); -1: none */
     int n;         /* TI_WAIT: groups; TI_SYNC: barrier; TI_STORE, TI_STORE_ROW: tensor; TI_LOOP: step */
     Op reduce;
+    int col;                 /* TI_MMA, TI_STORE: the first column, else 0 */
+    bool own;                /* TI_COPY */
     bool async, trans, zero; /* async mma: runs until a TI_MMA_WAIT; async store: until a TI_STORE_WAIT */
     int bar;                 /* TI_COPY: mbarrier [stage e[0]] that its bytes count for, by TMA; -1: cp.async */
     Ref e[6];
@@ -145,6 +150,7 @@ struct Ins {
 typedef enum BarrierKind {
     BARRIER_BLOCK,     /* __syncthreads */
     BARRIER_WARPGROUP, /* the 128 threads of each warpgroup of a role by themselves */
+    BARRIER_WARP,      /* the threads of each warp by themselves */
     BARRIER_MBAR,      /* `stages` mbarriers in shared memory; a phase completes with `count` arrivals and all bytes that were announced */
     BARRIER_TURNS      /* the warpgroups of a role one after the other; the first begins */
 } BarrierKind;
@@ -240,11 +246,13 @@ typedef struct Kernel {
     bool counter;     /* the launch has a counter of tiles, which TI_FETCH moves; 0 before and after */
     bool bounded;     /* debug-hang: waits on mbarriers end after 2 s, with a message and a failed launch; the emitter alone heeds it */
     int shared_bytes; /* set by place */
-    Ref blocks;       /* launch formula over SIZE nodes: blocks, or with `persistent` tiles */
-    Ref guard;        /* bool node: the mask with the bound of the key axis; true on plain steps */
-    int key_loop;     /* value that counts key tiles (dst of its TI_LOOP) */
-    Ref lo, hi;       /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
-    Ref gap_at, gap;  /* VALs: the loop counts steps [lo, hi), and steps from gap_at on are tiles `gap` further; 0: steps are tiles */
+    Ref chunk; /* int node over sizes: the launch is for that many queries at most, and is done again, with its neighbours, for the next ones; 0: for all at once.
+                         Sq and off are those of the launch */
+    Ref blocks;      /* launch formula over SIZE nodes: blocks, or with `persistent` tiles */
+    Ref guard;       /* bool node: the mask with the bound of the key axis; true on plain steps */
+    int key_loop;    /* value that counts key tiles (dst of its TI_LOOP) */
+    Ref lo, hi;      /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
+    Ref gap_at, gap; /* VALs: the loop counts steps [lo, hi), and steps from gap_at on are tiles `gap` further; 0: steps are tiles */
     const Ins *
         entries; /* KERNEL_GATHER: the TI_ENTRIES whose queries are rows.  A row number of queries is one of entries then: row r of a tile that begins at
                                x stands for the query of entry x + r / pack, and what is stored goes to row number `entry` of the tensor */
@@ -298,7 +306,8 @@ typedef struct Budget {
     int registers, shared; /* at most: per thread that computes; bytes per block */
 } Budget;
 Budget ag_place_budget(const Kernel *k);
-void ag_place_arguments(Kernel *k); /* the argument struct alone */
+void ag_place_arguments(Kernel *k);            /* the argument struct alone */
+bool ag_is_scale_log2e(const Nodes *p, Ref r); /* the parameter `scale` times log2(e), an argument of its own */
 /* ---- emit.c */
 void ag_emit(Buf *out, const Spec *spec, Kernel *const *kernel, int n); /* spec: what the file is of; kernels run in order */
 /* ---- kernel_meta.c: what the runtime needs */

@@ -33,6 +33,7 @@ typedef struct Tiler {
     int branch;
     bool fused;       /* what is stored is the program's output */
     bool coarse_tanh; /* expressions get OP_TANHA for OP_TANH */
+    Ref share;        /* gather: Math node of a row, by which weights are multiplied before they are rounded; 0 */
     Ref one;          /* Math node 1.0 */
     int nonce, nrow;  /* counters for names */
 } Tiler;

@@ -69,21 +69,28 @@ template <int QUERIES, int SLOTS, int PITCH, int THREADS> LEAF int unite_lists(i
 }
 
 //@ leaf merge_slots needs types LEAF UNROLL NEG_INF load_8
-// The results of the N slots of a list (rows of 8 channels, row_stride apart, the first n of which are there), weighted by their LSEs; the LSE of all, -inf if no slot counts.
-template <class T, int N, class List> LEAF float merge_slots(float (&y)[8], const List &list, const float *lse, const typename T::element *part, i64 row_stride, int n, bool vec) {
-    float x[N], top = NEG_INF, sum = 0.f;
-    UNROLL for (int s = 0; s < N; s++) {
-        x[s] = block_of(list, s) < list.blocks ? lse[s] : NEG_INF;
-        top = fmaxf(top, x[s]);
-    }
+// The results of the N slots of a list (rows of 8 channels, row_stride apart, the first n of which are there), weighted by their LSEs, which are lse_stride apart; the LSE of
+// all, -inf if no slot counts.  Two rows are on their way at a time: with more of them, of all threads, DRAM is slower.
+template <class T, int N, class List> LEAF float merge_slots(float (&y)[8], const List &list, const float *lse, i64 lse_stride, const typename T::element *part, i64 row_stride, int n, bool vec) {
+    float top = NEG_INF, sum = 0.f;
     UNROLL for (int e = 0; e < 8; e++) y[e] = 0.f;
-    if (top == NEG_INF) return top;
-    UNROLL for (int s = 0; s < N; s++) sum += x[s] = __expf(x[s] - top);
-    const float share = 1.f / sum;
-    UNROLL for (int s = 0; s < N; s++) {
-        if (x[s] == 0.f) continue; // and its row may never have been written
-        const Eight<T> row = load_8<T>(part + s * row_stride, 1, n, vec);
-        UNROLL for (int e = 0; e < 8; e++) y[e] += x[s] * share * row[e];
+    ROLLED for (int s = 0; s < N; s += 2) {
+        float x[2];
+        Eight<T> row[2];
+        UNROLL for (int i = 0; i < 2; i++) {
+            bool counts = s + i < N && block_of(list, s + i) < list.blocks; // the row of another may never have been written
+            x[i] = counts ? lse[(s + i) * lse_stride] : NEG_INF;
+            if (counts) row[i] = load_8<T>(part + (s + i) * row_stride, 1, n, vec);
+        }
+        UNROLL for (int i = 0; i < 2; i++) {
+            if (x[i] == NEG_INF) continue;
+            float above = fmaxf(top, x[i]), old = __expf(top - above), weight = __expf(x[i] - above);
+            top = above, sum = sum * old + weight;
+            UNROLL for (int e = 0; e < 8; e++) y[e] = y[e] * old + weight * row[i][e];
+        }
     }
+    if (top == NEG_INF) return top;
+    const float share = 1.f / sum;
+    UNROLL for (int e = 0; e < 8; e++) y[e] *= share;
     return top + logf(sum);
 }

@@ -14,6 +14,16 @@ LEAF uint4 ld_shared_16(u32 addr) {
     return x;
 }
 
+//@ leaf st_global_16 needs types LEAF
+// Writes 16 bytes of global memory, in one store: of *(uint4 *)p = ld_shared_16(...) NVVM makes four.
+LEAF void st_global_16(u16 *p, uint4 x) { asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory"); }
+
+//@ leaf st_global_16_if needs types LEAF
+// The same where `holds`, without a branch.
+LEAF void st_global_16_if(bool holds, u16 *p, uint4 x) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.global.v4.b32 [%1], {%2, %3, %4, %5};\n}" ::"r"((int)holds), "l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+
 //@ leaf ld_shared_2 needs types LEAF
 // Reads one 2-byte element of shared memory.
 LEAF u16 ld_shared_2(u32 addr) { u16 x; asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(addr) : "memory"); return x; }

@@ -55,7 +55,7 @@ template <int ROWS, int D, int PACK, int THREADS> LEAF void copy_packed(u32 dst,
     }
 }
 
-//@ leaf store_tile needs types LEAF UNROLL row_at padded tile_offset ld_shared_16 ld_shared_2
+//@ leaf store_tile needs types LEAF UNROLL row_at padded tile_offset ld_shared_16 st_global_16 ld_shared_2
 // Shared -> global: the first `rows` rows and D channels of a tile of ROWS rows, all THREADS threads. Strides in elements.
 // vec: 16 bytes a store (dst and the rows' strides are multiples of 16 bytes, col_stride is 1); else element by element.
 template <int ROWS, int D, int THREADS, class Rows> LEAF void store_tile(u16 *dst, Rows at, i64 col_stride, u32 src, int rows, bool vec) {
@@ -63,7 +63,7 @@ template <int ROWS, int D, int THREADS, class Rows> LEAF void store_tile(u16 *ds
     if (vec && D % 8 == 0) {
         int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
         if ((THREADS % CHUNKS == 0 || row < STEP) && (D % 16 == 0 || 8 * chunk < D))
-            ROLLED for (; row < ROWS && row_in(at, row, rows); row += STEP) *(uint4 *)(dst + row_at(at, row) + 8 * chunk) = ld_shared_16(src + tile_offset<D>(row, chunk));
+            ROLLED for (; row < ROWS && row_in(at, row, rows); row += STEP) st_global_16(dst + row_at(at, row) + 8 * chunk, ld_shared_16(src + tile_offset<D>(row, chunk)));
     } else {
         ROLLED for (u32 i = threadIdx.x; i < ROWS * D; i += THREADS) {
             int row = i / D, col = i % D;

@@ -77,16 +77,17 @@ template <class T, int D, int MT, int N> LEAF void mma_rs_nt(float (&c)[MT][N][4
 }
 
 //@ leaf mma_rs_nn needs types LEAF UNROLL padded swizzle chunk_offset ldmatrix_x4_trans
-// c += A B: A in registers (16 * MT rows, 16 * K columns), B the 16 * K rows of a shared tile of D channels at `b`. Needs mma_16816_x2 of type T.
-template <class T, int D, int MT, int K> LEAF void mma_rs_nn(float (&c)[MT][padded(D) / 8][4], const u32 (&a)[MT][K][4], u32 b) {
+// c += A B: A in registers (16 * MT rows, 16 * K columns), B the 16 * K rows of a shared tile of D channels at `b`, N * 8 of them from channel FIRST on. Needs mma_16816_x2 of
+// type T.
+template <class T, int D, int FIRST = 0, int MT, int K, int N> LEAF void mma_rs_nn(float (&c)[MT][N][4], const u32 (&a)[MT][K][4], u32 b) {
     u32 lane = threadIdx.x % 32, x = lane / 16 ^ swizzle<D>(lane), bt = b + lane % 16 * (padded(D) * 2);
-    constexpr int STEPS = padded(D) / 16;
+    constexpr int STEPS = N / 2;
     u32 fb[2][4];
-    ldmatrix_x4_trans(fb[0], bt + chunk_offset<D>(0, x));
+    ldmatrix_x4_trans(fb[0], bt + chunk_offset<D>(FIRST / 8, x));
     UNROLL for (int k = 0; k < K; k++)
         UNROLL for (int n = 0; n < STEPS; n++) {
             int i = k * STEPS + n, next_k = n + 1 < STEPS ? k : k + 1, next_n = n + 1 < STEPS ? n + 1 : 0;
-            if (next_k < K) ldmatrix_x4_trans(fb[(i + 1) % 2], bt + chunk_offset<D>(2 * next_n, x) + next_k * 16 * (padded(D) * 2));
+            if (next_k < K) ldmatrix_x4_trans(fb[(i + 1) % 2], bt + chunk_offset<D>(FIRST / 8 + 2 * next_n, x) + next_k * 16 * (padded(D) * 2));
             UNROLL for (int m = 0; m < MT; m++) mma_16816_x2(T(), c[m][2 * n], c[m][2 * n + 1], a[m][k], fb[i % 2]);
         }
 }

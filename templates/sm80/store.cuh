@@ -19,3 +19,34 @@ template <class T, int D, class Rows, int MT> LEAF void store_c(u16 *dst, Rows a
             }
         }
 }
+
+//@ leaf quad_transpose needs types LEAF
+// Lane i of a quad gives w[0..3]; afterwards lane q holds w[q] of lanes 0..3.
+LEAF void quad_transpose(u32 (&w)[4]) {
+    int q = threadIdx.x % 4;
+    u32 r;
+    r = __shfl_xor_sync(~0u, q & 1 ? w[0] : w[1], 1); if (q & 1) w[0] = r; else w[1] = r;
+    r = __shfl_xor_sync(~0u, q & 1 ? w[2] : w[3], 1); if (q & 1) w[2] = r; else w[3] = r;
+    r = __shfl_xor_sync(~0u, q & 2 ? w[0] : w[2], 2); if (q & 2) w[0] = r; else w[2] = r;
+    r = __shfl_xor_sync(~0u, q & 2 ? w[1] : w[3], 2); if (q & 2) w[1] = r; else w[3] = r;
+}
+
+//@ leaf store_quads needs types LEAF UNROLL row_at quad_transpose store_c
+// As store_c, in 16-byte pieces where vec allows: a quad turns four pieces of 4 words so that each lane holds one.
+template <class T, int D, class Rows, int MT, int N> LEAF void store_quads(u16 *dst, Rows at, i64 col_stride, const float (&c)[MT][N][4], int row, int rows, bool vec) {
+    if (!vec || D % 32 != 0) {
+        store_c<T, D>(dst, at, col_stride, c, row, rows, vec);
+        return;
+    }
+    UNROLL for (int m = 0; m < MT; m++)
+        UNROLL for (int r = 0; r < 2; r++) {
+            int to = row + m * 16 + r * 8;
+            u16 *line = dst + row_at(at, to) + threadIdx.x % 4 * 8;
+            UNROLL for (int p = 0; p < D / 32; p++) {
+                u32 w[4];
+                UNROLL for (int i = 0; i < 4; i++) w[i] = T::pack(c[m][4 * p + i][2 * r], c[m][4 * p + i][2 * r + 1]);
+                quad_transpose(w);
+                if (row_in(at, to, rows)) *(uint4 *)(line + p * 32) = make_uint4(w[0], w[1], w[2], w[3]);
+            }
+        }
+}

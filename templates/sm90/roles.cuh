@@ -12,18 +12,15 @@ template <int N> LEAF void regs_dec() { asm volatile("setmaxnreg.dec.sync.aligne
 
 //@ leaf warpgroup_sync needs LEAF
 // A barrier of the 128 threads of this warpgroup.
-LEAF void warpgroup_sync() { asm volatile("bar.sync %0, 128;" ::"r"(1 + (int)threadIdx.x / 128) : "memory"); }
+LEAF void warpgroup_sync() { asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory"); }
 
 //@ leaf take_turn needs LEAF
-// Until the warpgroup before this one has passed its turn on. Barriers 4, 5, ... are those of the turns.
-LEAF void take_turn() { asm volatile("bar.sync %0, 256;" ::"r"(4 + (int)threadIdx.x / 128) : "memory"); }
+// Until the warpgroup before this one has passed its turn on. Barriers 4, 5, ... are those of the turns; `turn` is this warpgroup's.
+LEAF void take_turn(int turn) { asm volatile("bar.sync %0, 256;" ::"r"(turn) : "memory"); }
 
 //@ leaf pass_turn needs LEAF
-// Gives the turn to the next of N warpgroups, after the last to the first.
-template <int N> LEAF void pass_turn() {
-    int next = (int)threadIdx.x / 128 + 1;
-    asm volatile("bar.arrive %0, 256;" ::"r"(4 + (next == N ? 0 : next)) : "memory");
-}
+// Gives the turn to the next warpgroup, after the last to the first.
+LEAF void pass_turn(int next_turn) { asm volatile("bar.arrive %0, 256;" ::"r"(next_turn) : "memory"); }
 
 //@ leaf first_turn needs LEAF uniform
 // The first warpgroup begins, as if the last had passed its turn on.
@@ -31,9 +28,9 @@ LEAF void first_turn() {
     if (uniform(threadIdx.x / 128) == 1) asm volatile("bar.arrive 4, 256;" ::: "memory");
 }
 
-//@ leaf thread_now needs LEAF
+//@ leaf thread_now needs types LEAF
 // threadIdx.x, read again at each use: what follows from it lives in no register between uses (D 64 with three warpgroups: 4 bytes spilled instead of 36).
-LEAF int thread_now() { int x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return x; }
+LEAF u32 thread_now() { u32 x; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x)); return x; }
 
 //@ leaf row_of_warp needs thread_now
 // The first of the warp's 16 query rows in the tile.
@@ -41,7 +38,7 @@ LEAF int row_of_warp() { return thread_now() / 32 * 16; }
 
 //@ leaf row_of_lane needs thread_now
 // Row of a fragment's first element in this lane.
-LEAF int row_of_lane() { int t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
+LEAF int row_of_lane() { u32 t = thread_now(); return t / 32 * 16 + t % 32 / 4; }
 
 //@ leaf col_of_lane needs thread_now
 // Column of a fragment's first element in this lane.

@@ -1,7 +1,3 @@
-//@ leaf wgmma_fence needs LEAF
-// Orders register accesses before the wgmma that follow.
-LEAF void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-
 //@ leaf wgmma_commit needs LEAF
 // Closes the group of wgmma that this warpgroup has issued.
 LEAF void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -23,14 +19,6 @@ LEAF u64 desc_k_major(u32 addr) { return (u64)(0x40000000u | (1024 >> 4)) << 32 
 // Descriptor of an operand whose rows are what is summed over, in such panels of panel_bytes, which is rows * 128.
 LEAF u64 desc_mn_major(u32 addr, u32 panel_bytes) { return (u64)(0x40000000u | (1024 >> 4)) << 32 | panel_bytes >> 4 << 16 | (addr & 0x3ffff) >> 4; }
 
-//@ leaf step_k_major needs types LEAF
-// What step k of 16 columns adds to a desc_k_major of a tile of `rows` rows.
-LEAF constexpr u32 step_k_major(int k, int rows) { return (k % 4 * 32 + k / 4 * rows * 128) >> 4; }
-
-//@ leaf step_mn_major needs types LEAF
-// What step k of 16 rows adds to a desc_mn_major.
-LEAF constexpr u32 step_mn_major(int k) { return k * 2048 >> 4; }
-
 //@ leaf stmatrix_x4 needs types LEAF
 // Four 8x8 matrices of 2-byte elements to shared memory; lane 8*i + r gives the address of row r of matrix i, which is register i of an accumulator's layout.
 LEAF void stmatrix_x4(u32 addr, u32 a, u32 b, u32 c, u32 d) {
@@ -41,26 +29,33 @@ LEAF void stmatrix_x4(u32 addr, u32 a, u32 b, u32 c, u32 d) {
 // Writes columns 8 * FIRST to 8 * (FIRST + COUNT) of this warp's 16 rows (from `row` on) of an accumulator, rounded to T, into panels of 64 columns of a shared tile
 // of ROWS rows.
 template <class T, int ROWS, int FIRST, int COUNT, int N> LEAF void stage_panels(u32 dst, int row, const float (&c)[1][N][4]) {
-    u32 lane = threadIdx.x % 32, r = row + lane % 16;
-    UNROLL for (int n = FIRST; n < FIRST + COUNT && n < N; n += 2) {
-        u32 piece = n - FIRST + lane / 16;
-        stmatrix_x4(dst + piece / 8 * ROWS * 128 + r * 128 + ((piece % 8 ^ r % 8) << 4), T::pack(c[0][n][0], c[0][n][1]), T::pack(c[0][n][2], c[0][n][3]),
-                    T::pack(c[0][n + 1][0], c[0][n + 1][1]), T::pack(c[0][n + 1][2], c[0][n + 1][3]));
-    }
+    u32 lane = threadIdx.x % 32, r = row + lane % 16, to = dst + r * 128, piece = (r ^ lane / 16) % 8;
+    UNROLL for (int n = 0; n < COUNT && FIRST + n < N; n += 2)
+        stmatrix_x4(to + n / 8 * ROWS * 128 + ((piece ^ n % 8) << 4), T::pack(c[0][FIRST + n][0], c[0][FIRST + n][1]), T::pack(c[0][FIRST + n][2], c[0][FIRST + n][3]),
+                    T::pack(c[0][FIRST + n + 1][0], c[0][FIRST + n + 1][1]), T::pack(c[0][FIRST + n + 1][2], c[0][FIRST + n + 1][3]));
 }
 
-//@ leaf store_panels needs types LEAF UNROLL row_at ld_shared_16 ld_shared_2
+//@ leaf store_panels needs types LEAF UNROLL row_at ld_shared_16 st_global_16 st_global_16_if ld_shared_2
 // This warp's 16 rows (from `row` on) of a tile in panels -> global; rows from `rows` on and channels from D on are not written. vec as in store_tile.
 template <int ROWS, int D, class Rows> LEAF void store_panels(u16 *dst, Rows at, i64 col_stride, u32 src, int row, int rows, bool vec) {
-    int lane = threadIdx.x % 32;
+    constexpr int PIECES = D / 8, STEP = PIECES ? 32 / PIECES : 0; // 16-byte pieces of a row; rows that the warp stores at once
+    u32 lane = threadIdx.x % 32;
     __syncwarp();
-    if (vec && D % 8 == 0) {
-        ROLLED for (int i = lane; i < 16 * (D / 8); i += 32) {
+    if (vec && D % 32 == 0 && PIECES * STEP == 32) { // eight rows a turn: where their pieces lie differs by constants
+        u32 c = lane % PIECES, first = row + lane / PIECES, from = src + c / 8 * ROWS * 128 + first * 128, piece = (c ^ first) % 8;
+        ROLLED for (int i = 0; i < 16; i += 8) {
+            u16 *to = dst + row_at(at, first + i) + 8 * c;
+            uint4 x[8];
+            UNROLL for (int r = 0; r < 8; r += STEP) x[r] = ld_shared_16(from + (i + r) * 128 + ((piece ^ r) << 4));
+            UNROLL for (int r = 0; r < 8; r += STEP) st_global_16_if(row_in(at, first + i + r, rows), to + row_after(at, first + i, r), x[r]);
+        }
+    } else if (vec && D % 8 == 0) {
+        ROLLED for (u32 i = lane; i < 16 * (D / 8); i += 32) {
             int r = row + i / (D / 8), c = i % (D / 8);
-            if (row_in(at, r, rows)) *(uint4 *)(dst + row_at(at, r) + 8 * c) = ld_shared_16(src + c / 8 * ROWS * 128 + r * 128 + ((c % 8 ^ r % 8) << 4));
+            if (row_in(at, r, rows)) st_global_16(dst + row_at(at, r) + 8 * c, ld_shared_16(src + c / 8 * ROWS * 128 + r * 128 + ((c % 8 ^ r % 8) << 4)));
         }
     } else {
-        ROLLED for (int i = lane; i < 16 * D; i += 32) {
+        ROLLED for (u32 i = lane; i < 16 * D; i += 32) {
             int r = row + i / D, c = i % D;
             if (row_in(at, r, rows)) dst[row_at(at, r) + c * col_stride] = ld_shared_2(src + c / 64 * ROWS * 128 + r * 128 + ((c / 8 % 8 ^ r % 8) << 4) + c % 8 * 2);
         }
@@ -72,42 +67,14 @@ template <int ROWS, int D, class Rows> LEAF void store_panels(u16 *dst, Rows at,
 // `a`, B the 8 * N rows at `b`, both D channels in panels. Small code rather than fast: it mends failed speculations. Needs mma_16816_x2 of type T.
 template <class T, int ROWS, int D, int N> LEAF void mma_panels(float (&c)[1][N][4], u32 a, int row, u32 b) {
     u32 lane = threadIdx.x % 32, ra = row + lane % 16, rb = lane % 8 + lane / 16 * 8;
-    UNROLL for (int n = 0; n < N; n++) UNROLL for (int e = 0; e < 4; e++) c[0][n][e] = 0.f;
     ROLLED for (int k = 0; k < D / 16; k++) {
+        if (k == 0) // in the loop: there it becomes a predicate of the products, in front of it N * 2 instructions
+            UNROLL for (int n = 0; n < N; n++) UNROLL for (int e = 0; e < 4; e++) c[0][n][e] = 0.f;
         u32 fa[4], fb[4], ca = 2 * (k % 4) + lane / 16, cb = 2 * (k % 4) + lane / 8 % 2;
         ldmatrix_x4(fa, a + k / 4 * ROWS * 128 + ra * 128 + ((ca ^ ra % 8) << 4));
         UNROLL for (int n = 0; n < N; n += 2) {
             ldmatrix_x4(fb, b + k / 4 * N * 8 * 128 + (n * 8 + rb) * 128 + ((cb ^ rb % 8) << 4));
             mma_16816_x2(T(), c[0][n], c[0][n + 1], fa, fb);
-        }
-    }
-}
-
-//@ leaf quad_transpose needs types LEAF
-// Lane i of a quad gives w[0..3]; afterwards lane q holds w[q] of lanes 0..3.
-LEAF void quad_transpose(u32 (&w)[4]) {
-    int q = threadIdx.x % 4;
-    u32 r;
-    r = __shfl_xor_sync(~0u, q & 1 ? w[0] : w[1], 1); if (q & 1) w[0] = r; else w[1] = r;
-    r = __shfl_xor_sync(~0u, q & 1 ? w[2] : w[3], 1); if (q & 1) w[2] = r; else w[3] = r;
-    r = __shfl_xor_sync(~0u, q & 2 ? w[0] : w[2], 2); if (q & 2) w[0] = r; else w[2] = r;
-    r = __shfl_xor_sync(~0u, q & 2 ? w[1] : w[3], 2); if (q & 2) w[1] = r; else w[3] = r;
-}
-
-//@ leaf store_quads needs types LEAF UNROLL row_at quad_transpose store_c
-// As store_c for one m16 tile, in 16-byte pieces where vec allows: a quad turns four pieces of 4 words so that each lane holds one.
-template <class T, int D, class Rows, int N> LEAF void store_quads(u16 *dst, Rows at, i64 col_stride, const float (&c)[1][N][4], int row, int rows, bool vec) {
-    if (!vec || D % 32 != 0) {
-        store_c<T, D>(dst, at, col_stride, c, row, rows, vec);
-        return;
-    }
-    UNROLL for (int r = 0; r < 2; r++) {
-        u16 *line = dst + row_at(at, row + r * 8) + threadIdx.x % 4 * 8;
-        UNROLL for (int p = 0; p < D / 32; p++) {
-            u32 w[4];
-            UNROLL for (int i = 0; i < 4; i++) w[i] = T::pack(c[0][4 * p + i][2 * r], c[0][4 * p + i][2 * r + 1]);
-            quad_transpose(w);
-            if (row_in(at, row + r * 8, rows)) *(uint4 *)(line + p * 32) = make_uint4(w[0], w[1], w[2], w[3]);
         }
     }
 }

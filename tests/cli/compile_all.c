@@ -42,14 +42,14 @@ static int may_spill(attngen_context *ctx, const attngen_source *spec, const att
 }
 
 /* Returns 1 if the schedule is meant for this arch and head dim. */
-static int compile_one(attngen_context *ctx, const char *spec, const char *sched, int D, int dtype, int group) {
+static int compile_with(attngen_context *ctx, const char *spec, const char *sched, int D, int dtype, int group, int block) {
     attngen_program *p = NULL;
     attngen_source s, c;
     attngen_info info = {.version = ATTNGEN_INFO_VERSION};
-    const attngen_dim dims[] = {{"D", D}, {"dtype", dtype}, {"group", group}};
+    const attngen_dim dims[] = {{"D", D}, {"dtype", dtype}, {"group", group}, {"block", block}};
     attngen_shipped_spec(&s, spec);
     if (sched) attngen_shipped_schedule(&c, sched);
-    attngen_status st = attngen_compile(ctx, &p, &s, sched ? &c : NULL, dims, group ? 3 : 2);
+    attngen_status st = attngen_compile(ctx, &p, &s, sched ? &c : NULL, dims, block ? 4 : group ? 3 : 2);
     if (st == ATTNGEN_OK) st = attngen_program_info(p, &info);
     attngen_program_free(p);
     if (st == ATTNGEN_E_UNSUPPORTED) return 0;
@@ -57,12 +57,17 @@ static int compile_one(attngen_context *ctx, const char *spec, const char *sched
     const char *type = dtype == ATTNGEN_F16 ? "f16" : "bf16";
     if (st == ATTNGEN_OK && (info.spill_bytes <= SPILLS_TOLERATED || may_spill(ctx, &s, dims, sched))) return passed++, 1;
     failed++;
-    printf("FAILED %s under %s for %s, D %d, %s, group %d: ", spec, sched ? sched : "the default", attngen_arch(ctx), D, type, group);
+    printf("FAILED %s under %s for %s, D %d, %s, group %d, block %d: ", spec, sched ? sched : "the default", attngen_arch(ctx), D, type, group,
+           block);
     if (st == ATTNGEN_OK)
         printf("%d bytes of registers spilled\n", info.spill_bytes);
     else
         printf("%s\n", attngen_errmsg(ctx));
     return 1;
+}
+
+static int compile_one(attngen_context *ctx, const char *spec, const char *sched, int D, int dtype, int group) {
+    return compile_with(ctx, spec, sched, D, dtype, group, 0);
 }
 
 static void compile_spec(attngen_context *ctx, const char *spec) {
@@ -89,6 +94,9 @@ static void compile_program(attngen_context *ctx, const char *spec) {
         for (int g = 0; g < (int)(sizeof group / sizeof *group) && !no_nvrtc; g++)
             if (all || (head_dims[d] == 128 && group[g] == 6)) compile_one(ctx, spec, NULL, head_dims[d], ATTNGEN_BF16, group[g]);
     if (all) compile_one(ctx, spec, NULL, 128, ATTNGEN_F16, 16);
+    static const int by_block[] = {1, 2, 4, 6, 8}; /* under blocks of 128 keys */
+    for (int g = 0; all && g < (int)(sizeof by_block / sizeof *by_block) && !no_nvrtc; g++)
+        compile_with(ctx, spec, NULL, 128, ATTNGEN_BF16, by_block[g], 128);
 }
 
 static int has_branches(const char *spec) {

@@ -230,8 +230,13 @@ sed 's/b, h, q, d/h, q, d/' "$p" >"$tmp/prog3.yaml"
 t "a captured tensor of another shape" 2 "attngen: ${d}_v.npy: add is [1, 12, 98, 32], expected [12, 98, 32]" run "$tmp/prog3.yaml" -a sm_90 "${in[@]}" --in add=${d}_v.npy --cpu --out o="$tmp/o.npy"
 t "a program without lse" 2 "attngen: prog has no lse" run "$p" -a sm_90 "${in[@]}" --in add=${d}_v.npy --cpu --out o="$tmp/o.npy" --out lse="$tmp/lse.npy"
 t "bind a program" 0 "" bind "$p" -a sm_90 -D D=32 -B 1 --heads 4 --sk 64
-is "bind a program, its kernels" "$(grep -cE '^  prog_(pool0|picks|top_fwd|merge0): [0-9]+ blocks' "$tmp/out")" 4
+is "bind a program, its kernels for few queries" "$(grep -cE '^  prog_(pool0|picks|top_fwd): [0-9]+ blocks' "$tmp/out")" 3
+is "few queries are not merged" "$(grep -c merge0 "$tmp/out")" 0
 is "bind a program, its buffers" "$(grep -E 'picks \[' "$tmp/out")" "  picks [1, 4, 64, 3]: 3072 bytes at 1280"
+t "bind a program to many queries" 0 "" bind "$p" -a sm_90 -D D=32 -B 1 --heads 4 --sk 1024
+is "bind a program, its kernels for many queries" "$(grep -cE '^  prog_(pool0|picks|top_fwd|merge0): [0-9]+ blocks' "$tmp/out")" 4
+t "bind a program compiled for few queries" 0 "" bind "$p" -a sm_90 -D D=32 -D queries=7 -B 1 --heads 4 --sk 1024
+is "few queries, as it was compiled" "$(grep -c merge0 "$tmp/out")" 0
 t "the IRs of a program" 0 "" emit "$p" -a sm_90 -D D=32 --as tile
 is "the IRs of a program, by kernel" "$(grep -cE '^==== prog_(pool0|picks|top_fwd|merge0)$' "$tmp/out")" 4
 t "the Math IR of a program" 0 "" emit "$p" -a sm_90 -D D=32 --as math --after hoist

@@ -52,7 +52,7 @@ static ProgramMeta program(int D, uint32_t group) {
     m.scalar[WINDOW] = scalar("window", true, false, 4096);
     KernelMeta *k = &m.kernel[0];
     snprintf(k->name, sizeof k->name, "softcap_mma");
-    k->threads = 128, k->shared_bytes = 98304, k->param_bytes = 48, k->nslot = 7, k->blocks = blocks;
+    k->threads = 128, k->shared_bytes = 98304, k->param_bytes = 48, k->nslot = 8, k->blocks = blocks;
     k->keys = SZ_SK;
     memset(k->tensor, META_NO_TENSOR, sizeof k->tensor);
     for (uint8_t i = 0; i < TENSORS; i++) k->tensor[i] = i;
@@ -63,6 +63,7 @@ static ProgramMeta program(int D, uint32_t group) {
     k->slot[4] = (Slot){SLOT_INT, WINDOW, 0, 24};
     k->slot[5] = (Slot){SLOT_VEC, 0, 0, 28};
     k->slot[6] = (Slot){SLOT_POINTER, LSE, 0, 40};
+    k->slot[7] = (Slot){SLOT_LOG2E, SCALE, 0, 32};
     return m;
 }
 

@@ -494,6 +494,39 @@ static void test_bind_takes_what_there_is(void **state) {
     attngen_destroy(ctx);
 }
 
+/* Does the call that attngen_bind makes for so many queries visit block lists block by block? */
+static bool bound_by_block(attngen_context *ctx, const attngen_program *p, int64_t queries, int64_t heads) {
+    attngen_call *call;
+    const attngen_shape shape = {1, heads, 1, queries, 4096, ATTNGEN_ALIGN_END};
+    warned[0] = 0;
+    assert_int_equal(attngen_bind(ctx, &call, p, &shape), ATTNGEN_OK);
+    Buf cu = {0};
+    assert_int_equal(attngen_emit(ctx, attngen_call_program(call), ATTNGEN_EMIT_CU, NULL, collect, &cu), ATTNGEN_OK);
+    bool merges = strstr(cu.s, " nsa_merge1(") != NULL;
+    ag_buf_free(&cu);
+    attngen_call_free(call);
+    return merges;
+}
+
+/* Block lists: few queries go by single ones, unless that cannot be had. */
+static void test_bind_few_queries(void **state) {
+    (void)state;
+    attngen_context *ctx = new_context_for("sm_90", "", "/nowhere");
+    attngen_program *p = lowered(ctx, "nsa", 64);
+    assert_true(bound_by_block(ctx, p, 1024, 1));
+    assert_false(bound_by_block(ctx, p, 1023, 1));
+    assert_true(bound_by_block(ctx, p, 1024, 4));
+    assert_false(bound_by_block(ctx, p, 1023, 4));
+    assert_false(bound_by_block(ctx, p, 1024, 32));
+    assert_string_equal(warned, "");
+    p->image = calloc(4, 1); /* as if it were compiled */
+    p->size = 4;
+    assert_true(bound_by_block(ctx, p, 1023, 1));
+    assert_string_equal(warned, "nsa is not compiled for few queries: it runs as it is");
+    attngen_program_free(p);
+    attngen_destroy(ctx);
+}
+
 static void test_bind_refines(void **state) {
     (void)state;
     attngen_context *ctx = new_context_for("sm_90a", "", NULL);
@@ -759,6 +792,7 @@ int main(void) {
         WITH_CONTEXT(test_bind_refuses),
         WITH_CONTEXT(test_workspace),
         cmocka_unit_test(test_bind_takes_what_there_is),
+        cmocka_unit_test(test_bind_few_queries),
         cmocka_unit_test(test_bind_refines),
         WITH_CONTEXT(test_launch_of_lowered),
         WITH_CONTEXT(test_reference),

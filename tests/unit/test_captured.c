@@ -149,6 +149,33 @@ static void test_text(void **state) {
     }
 }
 
+/* What no simulator sees: that every name is declared, once, where it is in scope. */
+static void test_compiles(void **state) {
+    (void)state;
+    static const char *const text[] = {
+        "attention: t\ninputs: {n: {i32: [b, q]}, m: {i32: [b]}}\nmask: k < n[b, q] or k <= m[b]\n"
+        "score: s + (0.5 if k < n[b, q] else 0.25) + 0.01 * (n[b, q] % 7) + (0.1 if k > n[b, q] else 0)\n",
+        "attention: t\ninputs:\n  keep: {bool: [b, k]}\n  pair: {dtype: [1, h, q, k]}\nmask: keep[b, k]\nscore: s + pair[0, h, q, k]\n",
+        "attention: t\ninputs:\n  t: {f16: [h, 16]}\n  dist: {u8: [b, q, k]}\n  big: {i64: [b, k]}\nmask: k <= q + 7\n"
+        "score: s + t[h, dist[b, q, k]] + (0.5 if big[b, k] > q else 0.25)\n"};
+    static const char *const arch[] = {"sm_80", "sm_90a"};
+    for (int i = 0; i < LEN(text) * LEN(arch); i++) {
+        attngen_options o = ATTNGEN_OPTIONS_INIT;
+        attngen_context *ctx = NULL;
+        attngen_program *p = NULL;
+        attngen_source s = {"spec.yaml", text[i / LEN(arch)], strlen(text[i / LEN(arch)])};
+        const attngen_dim dims[] = {{"D", 64}};
+        o.arch = arch[i % LEN(arch)];
+        o.cache_dir = "";
+        assert_int_equal(attngen_create(&ctx, &o), ATTNGEN_OK);
+        attngen_status status = attngen_compile(ctx, &p, &s, NULL, dims, 1);
+        if (status != ATTNGEN_OK && status != ATTNGEN_E_NO_NVRTC) fail_msg("%s", attngen_errmsg(ctx));
+        attngen_program_free(p);
+        attngen_destroy(ctx);
+        if (status == ATTNGEN_E_NO_NVRTC) skip();
+    }
+}
+
 /* ---- what a kernel does not read */
 
 static void expect_refused(const char *text, const char *want) {
@@ -193,9 +220,9 @@ static void test_default_schedule(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_types),   cmocka_unit_test(test_subscripts),      cmocka_unit_test(test_scores),
-                                       cmocka_unit_test(test_masks),   cmocka_unit_test(test_branches),        cmocka_unit_test(test_extremes),
-                                       cmocka_unit_test(test_levels),  cmocka_unit_test(test_ranges),          cmocka_unit_test(test_text),
-                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_default_schedule)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_types),    cmocka_unit_test(test_subscripts), cmocka_unit_test(test_scores),
+                                       cmocka_unit_test(test_masks),    cmocka_unit_test(test_branches),   cmocka_unit_test(test_extremes),
+                                       cmocka_unit_test(test_levels),   cmocka_unit_test(test_ranges),     cmocka_unit_test(test_text),
+                                       cmocka_unit_test(test_compiles), cmocka_unit_test(test_refused),    cmocka_unit_test(test_default_schedule)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -254,10 +254,12 @@ static void check_clean(const char *text) {
                                         ".cuh",     "(nil)",    "(null)",   "attngen/", "?\x3F"}; /* the last begins a trigraph */
     for (int i = 0; i < LEN(never); i++)
         if (strstr(text, never[i])) fail_msg("the text has `%s`", never[i]);
+    bool macro = false; /* of several lines: the only ones that go on behind a backslash */
     for (const char *p = text; *p; p++) {
+        if (p == text || (p[-1] == '\n' && !(macro && p[-2] == '\\'))) macro = !strncmp(p, "#define ", 8);
         bool printable = *p >= 0x20 && *p < 0x7F;
         if (!printable && *p != '\n') fail_msg("byte %d in the text", (unsigned char)*p);
-        if (*p == '\n' && p > text && (p[-1] == ' ' || p[-1] == '\\')) fail_msg("a line ends in '%c'", p[-1]);
+        if (*p == '\n' && p > text && (p[-1] == ' ' || (p[-1] == '\\' && !macro))) fail_msg("a line ends in '%c'", p[-1]);
     }
     size_t n = strlen(text);
     assert_true(text[n - 1] == '\n' && text[n - 2] != '\n');

@@ -1,5 +1,7 @@
 /* test_gather.c: listed blocks visited block by block: right beside the reference, and what the simulator says where the walk over pieces, its copies or the merging are
  * broken. */
+#include <stdio.h>
+
 #include "program.h"
 #include "with_schedule.h"
 
@@ -81,16 +83,20 @@ static Ins *find(Block *b, TileOp op, Block **in) {
     return NULL;
 }
 
-/* Every n-th instruction of an op, in the order of the text, is taken out. */
+/* The n-th instruction of an op, in the order of the text, is taken out. */
+static Ins *nth(Block *b, TileOp op, int *n, Block **in) {
+    for (Ins *i = b->first; i; i = i->next) {
+        if (i->op == op && (*n)-- == 0) return *in = b, i;
+        Ins *x = nth(&i->body, op, n, in);
+        if (x) return x;
+    }
+    return NULL;
+}
+
 static void without(TileOp op, int n, const char *part) {
     Compilation *c = compiled("sm_80", 2);
-    Block *in = NULL, *from = &attention(c)->role[0].body;
-    Ins *i = find(from, op, &in);
-    for (; n && i; n--) {
-        Ins *next = i->next;
-        while (next && next->op != op) next = next->next;
-        i = next;
-    }
+    Block *in = NULL;
+    Ins *i = nth(&attention(c)->role[0].body, op, &n, &in);
     assert_non_null(i);
     ag_block_remove(in, i);
     says(c, &small, part);
@@ -99,9 +105,66 @@ static void without(TileOp op, int n, const char *part) {
 
 static void test_broken(void **state) {
     (void)state;
-    without(TI_WAIT, 0, "before its copy");
-    without(TI_SYNC, 1, "overwrites");
+    without(TI_WAIT, 0, "reads K [stage 0] before its copy");
+    without(TI_WAIT, 1, "reads Q [stage 0] before its copy has arrived: a wait is missing");
+    without(TI_SYNC, 0, "reads kept [stage 0] before its copy is visible");
+    without(TI_SYNC, 1, "reads K [stage 0] before its copy is visible");
+    without(TI_SYNC, 2, "reads Q [stage 0] before its copy is visible");
+    without(TI_SYNC, 3, "overwrites Q [stage 0] before its release: no sync since it was last used");
+    without(TI_SYNC, 4, "overwrites K [stage 0] before its release: no sync since it was last used");
     without(TI_FIND, 0, "");
+}
+
+/* Three chunks of queries, the last of them short, as with less room for the results of entries. */
+static void test_chunks(void **state) {
+    (void)state;
+    enum { ROOM = 800000000 };
+    Compilation *c = compiled("sm_90a", 6);
+    const Case large = {.B = 2, .Hkv = 1, .group = 6, .Sq = 600, .Sk = 650, .offset = ATTNGEN_ALIGN_END};
+    const int64_t size[META_SIZES] = {[SZ_B] = 2, [SZ_HQ] = 6, [SZ_HKV] = 1, [SZ_SQ] = 600, [SZ_SK] = 650, [SZ_OFF] = 50, [SZ_D] = 32, [SZ_DV] = 32};
+    int64_t whole = ag_workspace_bytes(&c->meta, size);
+    for (uint32_t i = 0; i < c->meta.nderived; i++)
+        for (int k = 0; k < LEN(c->meta.derived[i].op); k++)
+            if (c->meta.derived[i].op[k] == ROOM) c->meta.derived[i].op[k] = 1;
+    assert_int_equal(ag_tensor_extent(&c->meta, size, ag_program_entry(c->fn.spec, 0), 2), 256 * 5);
+    assert_true(ag_workspace_bytes(&c->meta, size) < whole / 2);
+    says(c, &large, NULL);
+    ag_compilation_free(c);
+}
+
+/* By itself: where the rows of so many heads cost less than a block of keys. */
+static void test_auto(void **state) {
+    (void)state;
+    static const struct {
+        int group, block;
+        bool gathers;
+        int queries;
+    } row[] = {{4, 16, true, 0},   {5, 16, false, 0},   {7, 32, true, 0},   {8, 32, false, 0},    {11, 64, true, 0},  {12, 64, false, 0},
+               {15, 128, true, 0}, {16, 128, false, 0}, {1, 256, false, 0}, {1, 64, false, 1023}, {1, 64, true, 1024}};
+    for (int i = 0; i < LEN(row); i++) {
+        char spec[200];
+        snprintf(spec, sizeof spec, "attention: a\ninputs:\n  list: {i32: [b, g, q, 5]}\nbranches:\n  x: {blocks: list, block: %d, mask: k <= q}\n",
+                 row[i].block);
+        const attngen_dim dims[] = {{"D", 64}, {"group", row[i].group}, {row[i].queries ? "queries" : NULL, row[i].queries}, {NULL, 0}};
+        Compilation *c = compile_raw(spec, "schema: attngen.schedule/1\n", "sm_90", dims, NULL);
+        must_compile(c);
+        bool gathers = false;
+        for (int k = 0; k < c->npart; k++) gathers |= c->part[k].kernel->kind == KERNEL_GATHER;
+        if (gathers != row[i].gathers) fail_msg("%d heads, blocks of %d", row[i].group, row[i].block);
+        ag_compilation_free(c);
+    }
+}
+
+/* An expression that reads Sq has to see all queries. */
+static void test_no_chunks(void **state) {
+    (void)state;
+    static const char spec[] = "attention: a\ninputs:\n  list: {i32: [b, g, q, 5]}\nlet: {last: Sq - 1}\nbranches:\n"
+                               "  x: {blocks: list, block: 32, mask: k <= last}\n";
+    const attngen_dim dims[] = {{"D", 32}, {"group", 2}, {NULL, 0}};
+    Compilation *c = compile_raw(spec, SCHEDULE, "sm_80", dims, NULL);
+    must_compile(c);
+    for (uint32_t i = 0; i < c->meta.nkernel; i++) assert_int_equal(c->meta.kernel[i].chunk, 0);
+    ag_compilation_free(c);
 }
 
 /* A block of the launch that goes on to the next one's piece. */
@@ -109,6 +172,7 @@ static void test_pieces_overlap(void **state) {
     (void)state;
     Compilation *c = compiled("sm_80", 2);
     Kernel *k = attention(c);
+    k->val[k->entries->dst].cols *= 4; /* and keeps its entries too */
     for (Ins *i = k->role[0].body.first; i; i = i->next) {
         bool end = i->op == TI_LET && ag_str_is(k->val[i->dst].name, "piece_end");
         if (end) i->e[0] = k->nodes.n[i->e[0]].arg[1]; /* all entries of the head */
@@ -145,8 +209,8 @@ static void test_workspace(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_right),      cmocka_unit_test(test_broken),    cmocka_unit_test(test_pieces_overlap),
-        cmocka_unit_test(test_other_head), cmocka_unit_test(test_workspace),
+        cmocka_unit_test(test_right), cmocka_unit_test(test_broken),         cmocka_unit_test(test_chunks),     cmocka_unit_test(test_no_chunks),
+        cmocka_unit_test(test_auto),  cmocka_unit_test(test_pieces_overlap), cmocka_unit_test(test_other_head), cmocka_unit_test(test_workspace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,7 +71,7 @@ static void test_meta_valid(void **state) {
     BAD(kernel[0].threads = 0);
     BAD(kernel[0].param_bytes = META_PARAM_BYTES + 1);
     BAD(kernel[0].nslot = META_SLOTS + 1);
-    BAD(kernel[0].slot[0].kind = SLOT_VEC + 1);
+    BAD(kernel[0].slot[0].kind = SLOT_LOG2E + 1);
     BAD(kernel[0].slot[0].index = META_KERNEL_TENSORS);
     BAD(kernel[0].tensor[0] = TENSORS);
     BAD(kernel[0].keys = SZ_SQ);
@@ -314,7 +314,7 @@ static void test_pack(void **state) {
     x.a[K].stride[1] = (int64_t)1 << 33;
     x.a[4] = (attngen_arg){"window", NULL, {0}, -7};
     assert_int_equal(bind(64, usual(64), x.a, 5), ATTNGEN_OK);
-    ag_args_pack(&bound, &bound.meta->kernel[0], p);
+    ag_args_pack(&bound, &bound.meta->kernel[0], 0, p);
     struct {
         void *q;
         int64_t k_stride;
@@ -322,11 +322,41 @@ static void test_pack(void **state) {
         float scale;
         int32_t window;
         uint32_t vec;
-        int64_t hole;
+        float log2e_scale;
+        int32_t hole;
         void *lse;
-    } expected = {memory, (int64_t)1 << 33, 8, 0.125f, -7, 15, 0, NULL};
+    } expected = {memory, (int64_t)1 << 33, 8, 0.125f, -7, 15, 0.125f * 1.44269504f, 0, NULL};
     assert_memory_equal(p, &expected, sizeof expected);
     assert_int_equal(p[48], 0xEE);
+}
+
+/* A kernel that takes 3 queries at a time: their number, their positions, and tensors from the first of them on. */
+static void test_pack_chunk(void **state) {
+    (void)state;
+    ProgramMeta m = program(64, 0);
+    unsigned char p[META_PARAM_BYTES];
+    m.nderived = 1;
+    m.derived[0] = (Formula){{FO_CONST, 3}};
+    m.kernel[0].chunk = META_SIZES;
+    m.kernel[0].slot[0] = (Slot){SLOT_POINTER, 0, 0, 0};
+    m.kernel[0].slot[1] = (Slot){SLOT_SIZE, SZ_SQ, 0, 8};
+    m.kernel[0].slot[2] = (Slot){SLOT_SIZE, SZ_OFF, 0, 12};
+    m.kernel[0].nslot = 3;
+    assert_true(ag_meta_valid(&m));
+    Args x = contiguous(64);
+    assert_int_equal(ag_args_bind(&bound, &m, usual(64).s, x.a, 4, &err), ATTNGEN_OK);
+    assert_int_equal(ag_kernel_chunk(&bound, &m.kernel[0]), 3);
+    const struct {
+        int64_t first;
+        int32_t queries, off;
+    } row[] = {{0, 3, 8}, {3, 3, 11}, {6, 2, 14}};
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        ag_args_pack(&bound, &m.kernel[0], row[i].first, p);
+        char *q = memory + 2 * row[i].first * x.a[Q].stride[2];
+        assert_memory_equal(p, &q, sizeof q);
+        assert_memory_equal(p + 8, &row[i].queries, 4);
+        assert_memory_equal(p + 12, &row[i].off, 4);
+    }
 }
 
 /* ---- over a false driver */
@@ -366,6 +396,22 @@ static void test_calls_of_launch(void **state) {
     ag_driver_unload(l);
 }
 
+/* Neighbours with the same chunk run for each chunk in turn; others once. */
+static void test_calls_of_chunks(void **state) {
+    (void)state;
+    Loaded *l = load(0);
+    fake.current = 0;
+    launched.nderived = 1;
+    launched.derived[0] = (Formula){{FO_CONST, 3}};
+    launched.kernel[0].chunk = META_SIZES;
+    assert_int_equal(launch(l, usual(64), 0, NULL), ATTNGEN_OK);
+    assert_string_equal(fake.calls, "current device launch current device launch current device launch ");
+    launched.derived[0] = (Formula){{FO_CONST, 0}}; /* no chunk at all would never end */
+    assert_int_equal(launch(l, sizes(1, 4, 2, 2, 16, 8, 64), 0, NULL), ATTNGEN_OK);
+    assert_string_equal(fake.calls, "current device launch current device launch ");
+    ag_driver_unload(l);
+}
+
 /* No more persistent blocks than fit at once; without tiles none. */
 static void test_persistent_blocks(void **state) {
     (void)state;
@@ -387,6 +433,7 @@ static void test_persistent_blocks(void **state) {
 static void test_workspace(void **state) {
     (void)state;
     launched.kernel[0].slot[5] = (Slot){SLOT_WORKSPACE, 0, 0, 32};
+    launched.kernel[0].nslot = 7; /* without what lies there else */
     Loaded *l = load(0);
     Args x = contiguous(64);
     assert_int_equal(ag_args_bind(&bound, &launched, usual(64).s, x.a, 4, &err), ATTNGEN_OK);
@@ -557,8 +604,10 @@ int main(void) {
         cmocka_unit_test(test_reach),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_pack),
+        cmocka_unit_test(test_pack_chunk),
         DRIVER(test_calls_of_load),
         DRIVER(test_calls_of_launch),
+        DRIVER(test_calls_of_chunks),
         DRIVER(test_persistent_blocks),
         DRIVER(test_workspace),
         DRIVER(test_no_context),

@@ -275,10 +275,10 @@ static void test_choice(void **state) {
         const char *order;
         int group, slots, block, queries; /* 0: refused */
     } want[] = {
-        {"union", 2, 16, 64, 0},  {"union", 4, 16, 64, 16},  {"union", 4, 16, 256, 16}, {"union", 8, 16, 64, 8},  {"union", 12, 16, 64, 0},
-        {"union", 16, 16, 64, 4}, {"union", 16, 200, 64, 0}, {"union", 20, 16, 64, 0},  {"union", 24, 16, 64, 0}, {"union", 32, 16, 64, 2},
-        {"union", 48, 16, 64, 0}, {"union", 64, 16, 64, 0},  {"query", 8, 16, 64, 1},   {"auto", 8, 16, 64, 8},   {"auto", 8, 200, 64, 1},
-        {"auto", 16, 16, 64, 1},  {"auto", 4, 16, 32, 1},
+        {"union", 2, 16, 64, 0},  {"union", 4, 16, 64, 16}, {"union", 4, 16, 256, 16}, {"union", 8, 16, 64, 8},
+        {"union", 12, 16, 64, 0}, {"union", 16, 16, 64, 4}, {"union", 16, 200, 64, 0}, {"union", 20, 16, 64, 0},
+        {"union", 24, 16, 64, 0}, {"union", 32, 16, 64, 2}, {"union", 48, 16, 64, 0},  {"union", 64, 16, 64, 0},
+        {"query", 8, 16, 64, 1},  {"auto", 12, 16, 64, 1},  {"auto", 16, 16, 64, 1},   {"auto", 8, 16, 32, 1},
     };
     for (int i = 0; i < LEN(want); i++) {
         const attngen_dim dims[] = {{"D", D}, {"group", want[i].group}, {0}};

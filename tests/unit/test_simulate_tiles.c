@@ -26,6 +26,10 @@ static Compilation *compiled(const char *schedule) {
 
 static void put_missing(Kernel *k) { drop(k, TI_PUT, "tile_slot", 1); }
 static void put_of_end_missing(Kernel *k) { drop(k, TI_PUT, "tile_slot", 2); }
+/* What stands for the next tile of the last one. */
+static void no_query_of_end(Kernel *k) { drop(k, TI_COPY, "Q", 2); }
+static void no_keys_of_end(Kernel *k) { drop(k, TI_COPY, "K", 2), drop(k, TI_EXPECT, "K_full", 2); }
+static void place_of_end_missing(Kernel *k) { drop(k, TI_PUT, "m_slot", 2); }
 /* The arrival is what tells, not the copy. */
 static void put_late(Kernel *k) {
     Block *b;
@@ -49,8 +53,8 @@ static void release_twice(Kernel *k) { twice(k, TI_ARRIVE, "Q_empty", 0); }
 static void math_base(Kernel *k) { drop(k, TI_SET, "base", 0); }
 static void load_base(Kernel *k) { drop(k, TI_SET, "base", 1); }
 static void math_round(Kernel *k) { drop(k, TI_SET, "round", 0); }
-static void no_store_wait(Kernel *k) { drop(k, TI_STORE_WAIT, NULL, 0), drop(k, TI_STORE_WAIT, NULL, 0); }
-static void no_last_store_wait(Kernel *k) { drop(k, TI_STORE_WAIT, NULL, 2); }
+static void no_store_wait(Kernel *k) { drop(k, TI_STORE_WAIT, NULL, 0); }
+static void no_last_store_wait(Kernel *k) { drop(k, TI_STORE_WAIT, NULL, 1); }
 static void turn_twice(Kernel *k) { twice(k, TI_TAKE_TURN, NULL, 0); }
 static void turn_kept(Kernel *k) { drop(k, TI_PASS_TURN, NULL, 1); }
 static void turn_not_taken(Kernel *k) { drop(k, TI_TAKE_TURN, NULL, 1); }
@@ -69,9 +73,15 @@ static const struct {
     const char *message;
 } breakage[] = {
     {&wide, put_missing, "simulated block 0 (m 1, h 0, b 0): get next: reads tile_slot [stage 1], into which nothing was put (from tiles.yaml:16)"},
-    {&wide, put_of_end_missing,
+    {&wide, put_of_end_missing, "simulated block 0 (m 0, h 1, b 1): map S: keys start at 112, but S holds those from 200 on (from spec.yaml:2)"},
+    {&wide, no_query_of_end,
+     "simulated block 0 (m 0, h 1, b 1): deadlock: role math waits at wait_bar Q_full [stage 1] parity 1 (1 of 1 arrivals, no copy for 16384 bytes) "
+     "(from tiles.yaml:7), role load has ended"},
+    {&wide, no_keys_of_end,
      "simulated block 0 (m 0, h 1, b 1): deadlock: role math waits at wait_bar K_full [stage 1] parity 1 (0 of 1 arrivals) (from tiles.yaml:8), role "
      "load has ended"},
+    {&wide, place_of_end_missing,
+     "simulated block 1 (m 1, h 1, b 0): get next_m: reads m_slot [stage 1], into which nothing was put (from tiles.yaml:16)"},
     {&narrow, put_late,
      "simulated block 0 (m 1, h 0, b 0): get next: reads tile_slot [stage 1] before it is known to be written: no wait since (from tiles.yaml:16)"},
     {&narrow, get_late,
@@ -153,7 +163,7 @@ static const struct {
      "simulated block 0 (m 1, h 0, b 1): store o: overwrites O [stage 0] before its release: no sync since it was last used (from tiles.yaml:6)"},
     {STATIC, static_put_missing, "simulated block 0 (m 1, h 0, b 0): get h: reads h_slot [stage 1], into which nothing was put (from tiles.yaml:8)"},
     {STATIC, static_base, "simulated block 0 (m 1, h 0, b 0): mma acc: reads V [stage 1], into which nothing was copied (from spec.yaml:2)"},
-    {STATIC, static_next, "simulated block 0 (m 0, h 0, b 0): the kernel ends while a copy into Q [stage 1] is unfinished: a wait is missing"},
+    {STATIC, static_next, "simulated block 0 (m 0, h 0, b 0): the kernel ends while a copy into Q [stage 0] is unfinished: a wait is missing"},
 };
 
 static void test_other_breakages(void **state) {

@@ -165,10 +165,13 @@ static void test_bound_wrongly(void **state) {
                   "error: window: the parameter is an int, expected a whole number from -1073741824 to 1073741824, found 3000000000.0\n");
     expect_report(full, (attngen_dim){"cap", INFINITY}, ATTNGEN_E_SPEC, "error: cap: inf is not a finite 32-bit number\n");
     expect_report(full, (attngen_dim){"scale", 0}, ATTNGEN_E_SPEC, "error: scale: expected a positive number, found 0.0\n");
-    expect_report(
-        full, (attngen_dim){"widow", 1}, ATTNGEN_E_SPEC,
-        "error: unknown name 'widow' (did you mean 'window'?); this spec can bind D, Dv, dtype, group, scale, cap, window, short_int, short_float\n");
-    expect_report("attention: a", (attngen_dim){"x", 1}, ATTNGEN_E_SPEC, "error: unknown name 'x'; this spec can bind D, Dv, dtype, group, scale\n");
+    expect_report(full, (attngen_dim){"widow", 1}, ATTNGEN_E_SPEC,
+                  "error: unknown name 'widow' (did you mean 'window'?); this spec can bind D, Dv, dtype, group, queries, scale, cap, window, "
+                  "short_int, short_float\n");
+    expect_report("attention: a", (attngen_dim){"queries", 0}, ATTNGEN_E_SPEC,
+                  "error: queries: expected a whole number of queries of a launch, from 1 to 536870912\n");
+    expect_report("attention: a", (attngen_dim){"x", 1}, ATTNGEN_E_SPEC,
+                  "error: unknown name 'x'; this spec can bind D, Dv, dtype, group, queries, scale\n");
     expect_report("attention: a\nparams: {w: 2}\nmask: q // (w - 2) < k\n", (attngen_dim){"w", 2}, ATTNGEN_E_SPEC,
                   "t.yaml:3:13: error: division by zero\n"
                   "    mask: q // (w - 2) < k\n"

@@ -23,17 +23,18 @@ static void grow_to_the_left(HostCall *c) {
 }
 
 /* ---- kernels */
+static int form; /* of the loop: masked steps in one of their own, or in that of the others */
 static Compilation *speculative(const char *spec, int dtype) {
     const attngen_dim dims[] = {{"D", 16}, {"dtype", dtype}, {NULL, 0}};
     Schedule s = small_wgmma(1);
-    s.f[F_LOOP_FORM].v = 0;
+    s.f[F_LOOP_FORM].v = form;
     s.f[F_SOFTMAX].v = 1;
     Compilation *c = compile_schedule(spec, &s, "sm_90a", dims, "place");
     must_compile(c);
     return c;
 }
 
-/* Puts `limit` into each condition `not SUM < LIMIT` under which a step is done
+/* Puts `limit` into each condition `not SUM < LIMIT`, or `not MASKED and not SUM < LIMIT`, under which a step is done
  * again; NAN: it never is.  Returns how many there are. */
 static int put_limit(Kernel *k, Block *b, double limit) {
     Nodes *p = &k->nodes;
@@ -41,10 +42,13 @@ static int put_limit(Kernel *k, Block *b, double limit) {
     for (Ins *i = b->first; i; i = i->next) {
         n += put_limit(k, &i->body, limit);
         if (i->op != TI_ANY) continue;
-        const Node not = p->n[i->e[0]], less = p->n[not .arg[0]];
+        const Node whole = p->n[i->e[0]], not = whole.op == OP_AND ? p->n[whole.arg[1]] : whole, less = p->n[not .arg[0]];
         if (not .op != OP_NOT || less.op != OP_LT) continue;
         Ref below = ag_node_op(p, OP_LT, less.arg[0], ag_node_float(p, isnan(limit) ? 0 : limit), 0, less.span);
-        i->e[0] = isnan(limit) ? below : ag_node_op(p, OP_NOT, below, 0, 0, not .span); /* no sum is below 0 */
+        Ref above = ag_node_op(p, OP_NOT, below, 0, 0, not .span);
+        i->e[0] = isnan(limit)         ? below
+                  : whole.op == OP_AND ? ag_node_op(p, OP_AND, whole.arg[0], above, 0, whole.span)
+                                       : above; /* no sum is below 0 */
         n++;
     }
     return n;
@@ -124,6 +128,17 @@ static void test_no_key_yet(void **state) {
     }
 }
 
+static int peeled(void **state) {
+    (void)state;
+    form = 0;
+    return 0;
+}
+static int flagged(void **state) {
+    (void)state;
+    form = 1;
+    return 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_growth),
@@ -131,5 +146,5 @@ int main(void) {
         cmocka_unit_test(test_f16_limit),
         cmocka_unit_test(test_no_key_yet),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, peeled, NULL) + cmocka_run_group_tests(tests, flagged, NULL);
 }

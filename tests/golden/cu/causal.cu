@@ -171,16 +171,17 @@ LEAF void ldmatrix_x4_trans(u32 (&r)[4], u32 addr) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(addr) : "memory");
 }
 
-// c += A B: A in registers (16 * MT rows, 16 * K columns), B the 16 * K rows of a shared tile of D channels at `b`. Needs mma_16816_x2 of type T.
-template <class T, int D, int MT, int K> LEAF void mma_rs_nn(float (&c)[MT][padded(D) / 8][4], const u32 (&a)[MT][K][4], u32 b) {
+// c += A B: A in registers (16 * MT rows, 16 * K columns), B the 16 * K rows of a shared tile of D channels at `b`, N * 8 of them from channel FIRST on. Needs mma_16816_x2 of
+// type T.
+template <class T, int D, int FIRST = 0, int MT, int K, int N> LEAF void mma_rs_nn(float (&c)[MT][N][4], const u32 (&a)[MT][K][4], u32 b) {
     u32 lane = threadIdx.x % 32, x = lane / 16 ^ swizzle<D>(lane), bt = b + lane % 16 * (padded(D) * 2);
-    constexpr int STEPS = padded(D) / 16;
+    constexpr int STEPS = N / 2;
     u32 fb[2][4];
-    ldmatrix_x4_trans(fb[0], bt + chunk_offset<D>(0, x));
+    ldmatrix_x4_trans(fb[0], bt + chunk_offset<D>(FIRST / 8, x));
     UNROLL for (int k = 0; k < K; k++)
         UNROLL for (int n = 0; n < STEPS; n++) {
             int i = k * STEPS + n, next_k = n + 1 < STEPS ? k : k + 1, next_n = n + 1 < STEPS ? n + 1 : 0;
-            if (next_k < K) ldmatrix_x4_trans(fb[(i + 1) % 2], bt + chunk_offset<D>(2 * next_n, x) + next_k * 16 * (padded(D) * 2));
+            if (next_k < K) ldmatrix_x4_trans(fb[(i + 1) % 2], bt + chunk_offset<D>(FIRST / 8 + 2 * next_n, x) + next_k * 16 * (padded(D) * 2));
             UNROLL for (int m = 0; m < MT; m++) mma_16816_x2(T(), c[m][2 * n], c[m][2 * n + 1], a[m][k], fb[i % 2]);
         }
 }
@@ -204,6 +205,7 @@ template <class T, int D, int MT> LEAF void stage_c(u32 dst, const float (&c)[MT
 
 // Where row `row` of a tensor begins, in elements, and whether it is one of its first `rows`.
 [[maybe_unused]] LEAF i64 row_at(i64 stride, int row) { return row * stride; }
+[[maybe_unused]] LEAF i64 row_after(i64 stride, int, int n) { return n * stride; } // from row `row` to the n-th behind it
 [[maybe_unused]] LEAF bool row_in(i64, int row, int rows) { return row < rows; }
 
 // Reads 16 bytes of shared memory.
@@ -212,6 +214,9 @@ LEAF uint4 ld_shared_16(u32 addr) {
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(addr) : "memory");
     return x;
 }
+
+// Writes 16 bytes of global memory, in one store: of *(uint4 *)p = ld_shared_16(...) NVVM makes four.
+LEAF void st_global_16(u16 *p, uint4 x) { asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory"); }
 
 // Reads one 2-byte element of shared memory.
 LEAF u16 ld_shared_2(u32 addr) { u16 x; asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x) : "r"(addr) : "memory"); return x; }
@@ -223,7 +228,7 @@ template <int ROWS, int D, int THREADS, class Rows> LEAF void store_tile(u16 *ds
     if (vec && D % 8 == 0) {
         int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
         if ((THREADS % CHUNKS == 0 || row < STEP) && (D % 16 == 0 || 8 * chunk < D))
-            ROLLED for (; row < ROWS && row_in(at, row, rows); row += STEP) *(uint4 *)(dst + row_at(at, row) + 8 * chunk) = ld_shared_16(src + tile_offset<D>(row, chunk));
+            ROLLED for (; row < ROWS && row_in(at, row, rows); row += STEP) st_global_16(dst + row_at(at, row) + 8 * chunk, ld_shared_16(src + tile_offset<D>(row, chunk)));
     } else {
         ROLLED for (u32 i = threadIdx.x; i < ROWS * D; i += THREADS) {
             int row = i / D, col = i % D;
@@ -263,7 +268,7 @@ struct Args {
     int Sk;
     int off; // position of query row 0 minus that of key 0
     int vec; // bit i: tensor i can be moved by 16-byte pieces
-    float scale;
+    float scale_log2e; // scale times log2(e)
 };
 
 constexpr int THREADS = 128;
@@ -300,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) causal_fwd(const __grid
     float acc[2][16][4] = {};
     const u16 *q_head = args.q + b * args.q_b + h * args.q_h;
     copy_tile<128, 128, THREADS, 4>(Q, q_head + (i64)row0 * args.q_s, args.q_s, args.q_d, args.Sq - row0, args.vec & 1);
-    const float c0 = args.scale * 1.442695f;
+    const float c0 = args.scale_log2e;
     const int j_plain_hi = max(min(quot(max(min(q0 + 1, args.Sk), 0), 64), j_hi), j_lo); // tiles j_lo .. j_plain_hi need no mask
     const u16 *k_head = args.k + b * args.k_b + g * args.k_h;
     if (j_hi - 1 >= j_lo) {
