@@ -423,6 +423,7 @@ void ag_spz_math(Specialise *s) {
                            "numerics.softmax speculative does not know the form that this spec's softmax takes: write exact");
             ag_stop(s->k->d);
         }
+        if (!s->k->plain_hi) s->ref = -1; /* every step has the mask, so that none is speculative */
         p = ag_spz_take_apart(s, &o.first->body);
     }
     Block body = {0};

@@ -242,6 +242,12 @@ is "the IRs of a program, by kernel" "$(grep -cE '^==== prog_(pool0|picks|top_fw
 t "the Math IR of a program" 0 "" emit "$p" -a sm_90 -D D=32 --as math --after hoist
 is "the Math IR of a program, by kernel" "$(head -n 2 "$tmp/out" | tail -n 1)" "program prog_top   D 32  Dv 32  bf16"
 
+# ---- speculative softmax
+t "a mask without plain steps" 0 "" emit document -a sm_90a
+is "no reference where no step is speculative" "$(grep -c 'ref\[' "$tmp/out")" 0
+t "a mask with plain steps" 0 "" emit causal -a sm_90a
+is "a reference for speculative steps" "$(grep -c 'float ref\[' "$tmp/out")" 1
+
 # ---- show --picks
 t "picks" 0 "" show "$p" --picks -a sm_90 -D D=32 --sk 112 --sq 3
 is "picks, the last row" "$(tail -n 1 "$tmp/out")" "$(tail -n 1 "$tmp/out" | grep -E '^     111  [.#]{6}L$')"
