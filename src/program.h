@@ -44,7 +44,7 @@ Kernel *ag_build_select(const Fn *fn, int derive); /* tile_select.c */
 enum { INVERT_COUNT, INVERT_SCAN, INVERT_ENTRIES };
 enum { INVERT_CHUNK = 256 }; /* queries that a block of threads works on */
 /* tile_gather.c: queries that the kernels of a branch visited block by block take at a time, as the results of their entries are to fit into a workspace; 0: all, where an
- * expression reads Sq. */
+ * expression reads Sq or off, or an element by query other than its own row's. */
 Ref ag_gather_chunk(Nodes *p, const Spec *spec, int branch);
 Kernel *ag_build_invert(const Fn *fn, int branch, int step);
 /* Entries of each list of a branch that has lists. */

@@ -86,6 +86,22 @@ int ag_val_scalar(Kernel *k, const char *name, Type t) {
     return ag_val(k, (Val){.name = ag_str(name), .space = SPACE_SCALAR, .scalar = t, .over = -1, .reference = -1, .carry = -1});
 }
 
+int ag_val_table(Kernel *k, const char *name, int rows, int cols) {
+    return ag_val(k, (Val){.name = ag_str(name),
+                           .space = SPACE_SHARED,
+                           .type = DT_I32,
+                           .rows = rows,
+                           .cols = cols,
+                           .stages = 1,
+                           .table = true,
+                           .swizzle = -1,
+                           .offset = -1,
+                           .bytes = -1,
+                           .over = -1,
+                           .reference = -1,
+                           .carry = -1});
+}
+
 Ref ag_kval(Kernel *k, int val) {
     const Val *v = &k->val[val];
     return ag_node_leaf(&k->nodes, OP_VAL, v->space == SPACE_SCALAR ? v->scalar : T_FLOAT, val, v->span);

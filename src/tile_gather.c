@@ -31,10 +31,21 @@ Schedule *ag_gather_schedule(const Fn *fn, const Branch *b) {
 
 /* ---- chunks of queries */
 
+/* Does an element of a tensor with a row for each query lie elsewhere than in the query's own row?  It may be in another chunk. */
+static bool leaves_row(const Spec *s, const Ast *load) {
+    for (int i = 0; i < load->nsub; i++) {
+        const Dim *d = &s->input[load->index].dim[i];
+        bool own = load->sub[i]->op == OP_AXIS && load->sub[i]->index == AX_Q;
+        if (d->kind == DIM_AXIS && d->axis == AX_Q && !own) return true;
+    }
+    return false;
+}
+
+/* Does the expression need to see all queries? */
 static bool reads_queries(const Spec *s, const Ast *e) {
     if (!e) return false;
     if (e->op == OP_LET) return reads_queries(s, s->let[e->index].value);
-    bool found = e->op == OP_SIZE && e->index == SZ_SQ;
+    bool found = (e->op == OP_SIZE && (e->index == SZ_SQ || e->index == SZ_OFF)) || (e->op == OP_LOAD && leaves_row(s, e));
     for (int i = 0; i < ag_op[e->op].arity && !found; i++) found = reads_queries(s, e->arg[i]);
     for (int i = 0; i < e->nsub && !found; i++) found = reads_queries(s, e->sub[i]);
     return found;
@@ -111,18 +122,7 @@ void ag_tiler_pieces(Tiler *t, Block *once) {
     t->h = b->per_head ? head : ag_tiler_let(t, once, "h0", op2(t, OP_MUL, val(t, t->g), num(t, k->pack)), "the first of its query heads");
     Ref first = op2(t, OP_MUL, val(t, piece), num(t, piece_entries));
     Ins *open = put(t, once, TI_ENTRIES, NULL);
-    open->dst = ag_val(k, (Val){.name = STR("kept"),
-                                .space = SPACE_SHARED,
-                                .type = DT_I32,
-                                .rows = 1,
-                                .cols = piece_entries,
-                                .stages = 1,
-                                .offset = -1,
-                                .bytes = -1,
-                                .over = -1,
-                                .reference = -1,
-                                .carry = -1,
-                                .table = true});
+    open->dst = ag_val_table(k, "kept", 1, piece_entries);
     open->a = inverted(t, "first", op2(t, OP_ADD, blocks_of_keys(t), num(t, 1)), ag_program_first(t->program, t->branch));
     open->b = inverted(t, "entry", all, ag_program_entry(t->program, t->branch));
     open->n = n;

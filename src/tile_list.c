@@ -88,19 +88,7 @@ static int list_tensor(Tiler *t, const Spec *s, SpecRef from) {
 static void unite(Tiler *t, Ins *list) {
     int cols = ag_union_cols(t->united * (int)t->k->nodes.n[t->k->tensor[list->a].extent[3]].value.u.i);
     list->note = "---- the blocks of this tile: what its queries list, each block once, ascending";
-    list->bar = ag_val(t->k, (Val){.name = ag_str("united"),
-                                   .space = SPACE_SHARED,
-                                   .type = DT_I32,
-                                   .rows = UNION_ROWS,
-                                   .cols = cols,
-                                   .stages = 1,
-                                   .table = true,
-                                   .swizzle = -1,
-                                   .offset = -1,
-                                   .bytes = -1,
-                                   .over = -1,
-                                   .reference = -1,
-                                   .carry = -1});
+    list->bar = ag_val_table(t->k, "united", UNION_ROWS, cols);
     list->e[3] = op2(t, OP_MIN, op2(t, OP_SUB, size(t, SZ_SQ), val(t, t->row0)), num(t, t->united));
     list->dst = t->blocks = ag_val_scalar(t->k, "blocks", T_INT);
     t->k->val[t->blocks].nonneg = true;

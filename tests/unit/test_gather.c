@@ -155,16 +155,27 @@ static void test_auto(void **state) {
     }
 }
 
-/* An expression that reads Sq has to see all queries. */
-static void test_no_chunks(void **state) {
-    (void)state;
-    static const char spec[] = "attention: a\ninputs:\n  list: {i32: [b, g, q, 5]}\nlet: {last: Sq - 1}\nbranches:\n"
-                               "  x: {blocks: list, block: 32, mask: k <= last}\n";
+static int chunked_kernels(const char *rest) {
+    char spec[300];
+    snprintf(spec, sizeof spec, "attention: a\ninputs:\n  list: {i32: [b, g, q, 5]}\n%s%s", strstr(rest, "lim[") ? "  lim: {i32: [b, q]}\n" : "",
+             rest);
     const attngen_dim dims[] = {{"D", 32}, {"group", 2}, {NULL, 0}};
     Compilation *c = compile_raw(spec, SCHEDULE, "sm_80", dims, NULL);
     must_compile(c);
-    for (uint32_t i = 0; i < c->meta.nkernel; i++) assert_int_equal(c->meta.kernel[i].chunk, 0);
+    int n = 0;
+    for (uint32_t i = 0; i < c->meta.nkernel; i++) n += c->meta.kernel[i].chunk != 0;
     ag_compilation_free(c);
+    return n;
+}
+
+/* An expression that reads Sq, or an element of another query, has to see all queries. */
+static void test_no_chunks(void **state) {
+    (void)state;
+    assert_int_equal(chunked_kernels("branches:\n  x: {blocks: list, block: 32, mask: \"k < lim[b, q]\"}\n"), 5);
+    assert_int_equal(chunked_kernels("let: {last: Sq - 1}\nbranches:\n  x: {blocks: list, block: 32, mask: k <= last}\n"), 0);
+    assert_int_equal(chunked_kernels("branches:\n  x: {blocks: list, block: 32, mask: \"k < lim[b, max(q - 1, 0)]\"}\n"), 0);
+    assert_int_equal(chunked_kernels("branches:\n  x: {blocks: list, block: 32, mask: k <= q - off}\n"), 0);
+    assert_int_equal(chunked_kernels("let: {far: \"lim[b, 3]\"}\nbranches:\n  x: {blocks: list, block: 32, mask: k < far}\n"), 0);
 }
 
 /* A block of the launch that goes on to the next one's piece. */
