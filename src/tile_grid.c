@@ -73,10 +73,22 @@ void ag_tiler_block(Tiler *t) {
     t->q_last = ag_tiler_let(t, t->pre, "q_last", op2(t, OP_ADD, last, size(t, SZ_OFF)), "position of the last query row");
 }
 
-/* Keys of all entries of a list. */
-static int64_t listed_keys(const Tiler *t) {
-    const KernelTensor *list = &t->k->tensor[t->k->list->a];
-    return t->k->nodes.n[list->extent[3]].value.u.i * t->k->list->n;
+/* Entries of the tile's list that can count.  A selection has its blocks at the beginning of the list: not more of them than there are for its queries to select from. */
+static Ref listed_entries(Tiler *t) {
+    const Kernel *k = t->k;
+    Ref all = k->tensor[k->list->a].extent[3], block = num(t, k->list->n), there = op2(t, OP_CEILDIV, size(t, SZ_SK), block);
+    SpecRef from = t->listed->blocks;
+    if (t->united) return val(t, t->blocks);
+    if (from.kind != FROM_DERIVE) return all;
+    Ref begun = op2(t, OP_MAX, op2(t, OP_FLOORDIV, op2(t, OP_ADD, val(t, t->q_last), block), block), num(t, 0));
+    return op2(t, OP_MIN, all, t->m->spec->derive[from.index].causal ? op2(t, OP_MIN, there, begun) : there);
+}
+
+/* Key tiles of these. */
+static Ref listed_tiles(Tiler *t) {
+    int64_t parts = t->k->list->n / tile_field(t->k, F_TILE_N);
+    Ref entries = listed_entries(t);
+    return parts > 1 ? op2(t, OP_MUL, entries, num(t, parts)) : entries;
 }
 
 /* Tiles wholly inside of the gap are left out: from step j_gap on a step's tile is `gap` further than its number.  At least `least` tiles behind the gap stay. */
@@ -115,15 +127,13 @@ void ag_tiler_keys(Tiler *t) {
     if (r->need_lo) lo = op2(t, OP_MAX, ag_tiler_expr(t, r->need_lo, LEVEL_ONCE), zero);
     if (r->need_hi) hi = op2(t, OP_MIN, ag_tiler_expr(t, r->need_hi, LEVEL_ONCE), hi);
     if (r->never_needed) hi = zero;
-    if (t->listed) lo = zero, hi = num(t, listed_keys(t));
+    if (t->listed) lo = hi = zero;
     int j_lo =
         ag_tiler_let(t, t->pre, "j_lo", r->need_lo && !t->listed ? op2(t, OP_FLOORDIV, lo, bn) : zero, "---- key tiles j_lo .. j_hi can contribute");
-    Ref up = op2(t, OP_CEILDIV, r->need_hi && !t->listed ? op2(t, OP_MAX, hi, zero) : hi, bn);
+    Ref up = t->listed ? listed_tiles(t) : op2(t, OP_CEILDIV, r->need_hi ? op2(t, OP_MAX, hi, zero) : hi, bn);
     /* With wgmma a tile without keys visits one, in which none is visible: the rings of the roles need no exception then. */
     bool some = tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA;
     Ref least = some ? op2(t, OP_ADD, val(t, j_lo), num(t, 1)) : val(t, j_lo);
-    int64_t parts = t->united ? t->k->list->n / tile_field(t->k, F_TILE_N) : 1;
-    if (t->united) up = parts > 1 ? op2(t, OP_MUL, val(t, t->blocks), num(t, parts)) : val(t, t->blocks);
     int j_hi = ag_tiler_let(t, t->pre, "j_hi", some || ((r->need_lo || r->need_hi) && !t->listed) ? op2(t, OP_MAX, up, least) : up, NULL);
     assert(!ag_expr_uses(t->k, lo, OP_AXIS, AX_H) &&
            !ag_expr_uses(t->k, hi, OP_AXIS, AX_H)); /* a tile may have several heads, and the ranges are for all */

@@ -5,7 +5,7 @@
 #include "program.h"
 #include "tiler.h"
 
-enum { TILE_ROWS = 64, TILE_KEYS = 64 };
+enum { TILE_ROWS = 64, TILE_KEYS = 64, WARP_ROWS = 16, LEAST_KEYS = 32, SMALL_BYTES = 16384 };
 
 static int round_up(int x, int to) { return (x + to - 1) / to * to; }
 
@@ -15,10 +15,11 @@ int ag_listed_queries(const Branch *b, int group) {
     return queries > 1 ? queries : 1;
 }
 
-/* Keys of a tile: a block, or a part of one. */
-static int tile_keys(int block) {
-    int n = block;
-    while (n > TILE_KEYS || block % n) n -= 16;
+/* Keys of a tile: a block, or a part of one.  A block of one warp has K and V in SMALL_BYTES: more of them are on an SM, 2 to 3 % faster for D 128 (docs/performance.md). */
+static int tile_keys(const Spec *s, int rows, int block) {
+    int key = (round_up(s->D, 16) + round_up(s->Dv, 16)) * ag_dtype_bytes(s->dtype), most = TILE_KEYS, n = block;
+    while (rows == WARP_ROWS && most > LEAST_KEYS && most * key > SMALL_BYTES) most /= 2;
+    while (n > most || block % n) n -= 16;
     return n;
 }
 
@@ -52,7 +53,7 @@ static Share share_sm(const Fn *fn, const Branch *b, int rows, int keys) {
 /* A warp for every 16 rows: few, and many blocks to an SM, whose copies and products overlap one another's. */
 Schedule *ag_listed_schedule(const Fn *fn, const Branch *b) {
     int pack = b->per_head ? 1 : fn->spec->group, queries = fn->united ? fn->united : ag_listed_queries(b, pack), rows = round_up(queries * pack, 16);
-    int keys = tile_keys(b->block.n);
+    int keys = tile_keys(fn->spec, rows, b->block.n);
     Share share = fn->united ? share_sm(fn, b, rows, keys) : (Share){1, 1};
     Str text = ag_fmt(fn->d->arena,
                       "schema: attngen.schedule/1\nname: listed\ntile: {m: %d, n: %d}\nmma: {family: mma_sync}\nroles: {warps: %d}\n"

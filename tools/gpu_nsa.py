@@ -10,7 +10,8 @@ neighbouring random ones (default 1), scaled to the same variance, so that neigh
 program and of cuDNN (one CUDA graph each, shuffled, L2 overwritten before each run, medians), and cuDNN / total.
 
 --peers: a text with tables `cfg fa2.full cud.full ...` of the same configurations from another run; the best peer's figures are scaled by the ratio of the two
-runs' cuDNN times, or of the other table's where a table has none, and a last column tells peer / ours for the selected branch (*.slc) and the total (*.tot).
+runs' cuDNN times, or of the other table's where a table has none, and the last columns tell peer / ours for the selected branch (*.slc) and the total (*.tot).  The selected branch writes the program's output, with gates and sum, in `slc`;
+`alone` is a program whose output is that branch, and is what is compared with the peers, whose kernels for it have neither.
 
 First the program is compared with one written in torch in double precision at S 2048: with the given heads under --schedule, else with 4, 12 and 64."""
 
@@ -30,6 +31,7 @@ from gpu_common import attngen, captured, geomean, machine, medians, race
 
 D, HKV, POOL, STRIDE, WINDOW, FIRST, LOCAL = 128, 4, 32, 16, 512, 1, 2
 SPEC = (pathlib.Path(__file__).resolve().parent.parent / "specs" / "nsa.yaml").read_text()
+ALONE = re.sub(r"(?m)^(inputs:|  gate:|  win:|output:).*\n", "", SPEC) + "output: slc\n"  # the selected branch without gates and sum, as the peers' kernels for it are
 
 
 def tensors(S, Hq, seed=0, smooth=1):
@@ -137,7 +139,7 @@ def against_peers(tables, block, count, S, Hq, mine):
         return None
     scale = mine["cudnn"] / dense
     best = lambda suffix: scale * min(x for name, x in row.items() if name.endswith(suffix))
-    return best(".slc") / mine["slc"], best(".tot") / mine["total"], scale * row["S.tot"] / mine["total"]
+    return best(".slc") / mine["alone"], best(".tot") / mine["total"], scale * row["S.tot"] / mine["total"]
 
 
 def measure(arch, schedule, S, Hq, block, count, rounds, smooth, tables):
@@ -147,6 +149,8 @@ def measure(arch, schedule, S, Hq, block, count, rounds, smooth, tables):
     size = program.workspace_bytes(q, k, v, gate=gate)
     space = torch.zeros(size, dtype=torch.uint8, device="cuda")
     ours = lambda: program(q, k, v, o=o, gate=gate, workspace=space)
+    selected = attngen.Context(arch=arch).compile(ALONE, schedule, D=D, group=Hq // HKV, block=block, top=count)
+    alone = lambda: selected(q, k, v, o=o, workspace=space)  # it needs less than the whole
 
     def dense():
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
@@ -154,9 +158,9 @@ def measure(arch, schedule, S, Hq, block, count, rounds, smooth, tables):
 
     graphs = {"total": captured(ours)[0], "cudnn": captured(dense)[0]}
     ms = medians(race(graphs, rounds))
-    row = {"S": S, "Hq": Hq, "block": block, "count": count, "workspace": size, **stages(ours), **ms}
+    row = {"S": S, "Hq": Hq, "block": block, "count": count, "workspace": size, **stages(ours), "alone": stages(alone)["slc"], **ms}
     row["peers"] = against_peers(tables, block, count, S // 1024, Hq, row)
-    cells = "".join(f"{row[name]:9.3f}" for name, _ in STAGES) + f"{ms['total']:9.3f}{ms['cudnn']:10.3f}{ms['cudnn'] / ms['total']:7.2f}{size / 1e9:7.2f}"
+    cells = "".join(f"{row[name]:9.3f}" for name, _ in STAGES) + f"{row['alone']:9.3f}{ms['total']:9.3f}{ms['cudnn']:10.3f}{ms['cudnn'] / ms['total']:7.2f}{size / 1e9:7.2f}"
     print(f"{S // 1024:3}k {Hq:2}/{HKV} {block:3}x{count:<2} {cells}" + ("".join(f"{x:8.2f}" for x in row["peers"]) if row["peers"] else ""), flush=True)
     return row
 
@@ -179,7 +183,7 @@ def main():
     print(", ".join(f"{k} {v}" for k, v in about.items()))
     ok = all([check(args.arch, args.schedule, Hq, *x) for Hq in (args.heads if args.schedule else (4, 12, 64)) for x in lists])
     tables = peer_tables(pathlib.Path(args.peers).read_text()) if args.peers else {}
-    print("  S  heads list   " + "".join(f"{name:>9}" for name, _ in STAGES) + "    total     cudnn  ratio     GB   slc/p  best/p  SFNSA/p")
+    print("  S  heads list   " + "".join(f"{name:>9}" for name, _ in STAGES) + "    alone    total     cudnn  ratio     GB   slc/p  best/p  SFNSA/p")
     rows = [measure(args.arch, args.schedule, 1024 * S, Hq, *x, args.rounds, args.smooth, tables) for x in lists for S in args.lengths for Hq in args.heads]
     with_peers = [r["peers"] for r in rows if r["peers"]]
     if with_peers:

@@ -144,18 +144,19 @@ static void test_empty(void **state) {
     }
 }
 
+static const char nsa[] = "attention: tiny\n"
+                          "derive:\n"
+                          "  kc: {pool: k, size: 32, stride: 16, op: mean}\n"
+                          "  vc: {pool: v, size: 32, stride: 16, op: mean}\n"
+                          "  picks: {select: cmp, block: 32, count: 4, force: {first: 1, local: 1}, share: group}\n"
+                          "branches:\n"
+                          "  cmp: {keys: kc, values: vc, mask: 16 * k + 31 <= q}\n"
+                          "  slc: {blocks: picks, mask: k <= q}\n"
+                          "output: slc + 0 * cmp\n";
+
 /* Lists that the program makes itself. */
 static void test_derived(void **state) {
     (void)state;
-    static const char nsa[] = "attention: tiny\n"
-                              "derive:\n"
-                              "  kc: {pool: k, size: 32, stride: 16, op: mean}\n"
-                              "  vc: {pool: v, size: 32, stride: 16, op: mean}\n"
-                              "  picks: {select: cmp, block: 32, count: 4, force: {first: 1, local: 1}, share: group}\n"
-                              "branches:\n"
-                              "  cmp: {keys: kc, values: vc, mask: 16 * k + 31 <= q}\n"
-                              "  slc: {blocks: picks, mask: k <= q}\n"
-                              "output: slc + 0 * cmp\n";
     Compilation *c = compiled(nsa, "sm_90a", 16, 4);
     const Case shape = {.B = 1, .Hkv = 1, .group = 16, .Sq = 41, .Sk = 300, .offset = ATTNGEN_ALIGN_END};
     bool united = false;
@@ -242,6 +243,21 @@ static void test_broken(void **state) {
     }
 }
 
+/* The loop over a selection ends with the blocks that there are to select: with two of them, and lists of four, one step less leaves keys out. */
+static void test_few_blocks(void **state) {
+    (void)state;
+    for (int less = 0; less < 2; less++) {
+        Compilation *c = compiled(nsa, "sm_90a", 16, 1);
+        const Case shape = {.B = 1, .Hkv = 1, .group = 16, .Sq = 41, .Sk = 64, .offset = ATTNGEN_ALIGN_END};
+        for (int i = 0; i < c->npart && less; i++)
+            if (c->part[i].kernel->list) fewer_blocks(c->part[i].kernel);
+        char *text = run(c, &shape, NULL);
+        if (less ? !strstr(text, "is never visited") : *text != 0) fail_msg("%d: %s", less, text);
+        free(text);
+        ag_compilation_free(c);
+    }
+}
+
 /* What tile_check is for. */
 static void spoil(Kernel *k, int x) {
     Ins *list = first_of(&k->role[0].body, TI_LIST);
@@ -303,8 +319,9 @@ static void test_choice(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),   cmocka_unit_test(test_blocks), cmocka_unit_test(test_heads), cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_derived), cmocka_unit_test(test_broken), cmocka_unit_test(test_check), cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_sizes),      cmocka_unit_test(test_blocks),  cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_empty),      cmocka_unit_test(test_derived), cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_few_blocks), cmocka_unit_test(test_check),   cmocka_unit_test(test_choice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
