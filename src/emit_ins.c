@@ -228,9 +228,20 @@ static void emit_copy(Emit *e, const Ins *i) {
                      1 << i->a);
         return;
     }
+    bool listed = e->k->list && t->rows == SZ_SK;
+    if (listed) { /* which block it is, is asked once */
+        ag_emit_line(e, "{");
+        e->indent++;
+        ag_emit_line(e, "const int first = %s;", ag_emit_text(e, i->e[1]));
+        row = "first";
+    }
     ag_emit_line(e, "copy_tile<%d, %d, THREADS%s>(%s, %s_head + (i64)%s * args.%s_s, args.%s_s, args.%s_d, %s - %s, args.vec & %d);", v->rows,
                  t->cols, e->loops ? "" : ", 4", ag_emit_stage(e, i->dst, i->e[0]), t->name, row, t->name, t->name, t->name, ag_emit_text(e, i->e[2]),
                  row, 1 << i->a);
+    if (listed) {
+        e->indent--;
+        ag_emit_line(e, "}");
+    }
 }
 
 static void emit_entries(Emit *e, const Ins *i) {
@@ -260,6 +271,8 @@ static void emit_union(Emit *e, const Ins *i) {
                  t->name, t->name, counts, ag_emit_text(e, i->e[3]), i->n);
 }
 
+enum { KEPT_SLOTS = 64 }; /* of a list in registers: two a lane */
+
 static void emit_list(Emit *e, const Ins *i) {
     if (i->dst >= 0) {
         emit_union(e, i);
@@ -270,6 +283,13 @@ static void emit_list(Emit *e, const Ins *i) {
     if (i->b >= 0) {
         const char *c = e->k->tensor[i->b].name;
         count = ag_fmt(e->k->arena, "min(%s, args.u_%s[%s])", count, c, list_place(e, i, c)).s;
+    }
+    const Node *slots = &e->k->nodes.n[t->extent[3]];
+    if (slots->op == OP_CONST && slots->value.u.i <= KEPT_SLOTS) {
+        ag_emit_line(e, "const KeptList<%s> list = keep_list<%s, %s>(args.u_%s + (%s), args.s3_%s, %s, ceil_div(args.Sk, %d));",
+                     ag_emit_text(e, t->extent[3]), ag_emit_text(e, t->extent[3]), e->k->unique ? "true" : "false", t->name,
+                     list_place(e, i, t->name), t->name, count, i->n);
+        return;
     }
     ag_emit_line(e, "const %s list = {args.u_%s + (%s), args.s3_%s, %s, ceil_div(args.Sk, %d)};", e->k->unique ? "UniqueList" : "BlockList", t->name,
                  list_place(e, i, t->name), t->name, count, i->n);

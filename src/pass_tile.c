@@ -53,7 +53,7 @@ static int row(Tiler *t, Str name) {
 static void set_positions(Tiler *t, Ins *i) {
     if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_Q)) i->e[1] = val(t, t->q0);
     if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_H)) i->e[3] = val(t, t->h);
-    if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_K)) i->e[2] = ag_tiler_first_key(t);
+    if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_K)) i->e[2] = t->first ? t->first : ag_tiler_first_key(t);
 }
 
 /* ---- expressions */
@@ -711,8 +711,11 @@ void ag_pass_tile(Fn *fn) {
     if (!gather) key_loop(&t, loop);
     ag_tiler_guard(&t);
     t.coarse_tanh = tile_field(k, F_TANH) == 1; /* not in the mask, where it would show and hide other keys */
+    bool by_list = listed && !gather && !t.united;
+    if (by_list) t.first = val(&t, ag_tiler_let(&t, t.step, "key0", ag_tiler_first_key(&t), "position of the step's first key"));
     build_step(&t);
     if (t.united) ag_tiler_skip(&t);
+    if (by_list) ag_tiler_flag(&t, t.step, t.first);
     if (!gather) ag_block_append(t.pre, loop);
     end_step(&t);
     for (int wide = 1; wide >= 0 && !gather; wide--) build_outputs(&t, t.post, wide, 0);

@@ -160,18 +160,15 @@ static void flag_step(Tiler *t, Block *tile, Block *step) {
     const KeyRange *r = &t->m->range;
     Kernel *k = t->k;
     if (r->mask && r->never_plain) return;
-    int entry = t->q0, n = (int)tile_field(k, F_TILE_N);
+    int entry = t->q0;
     Ref last = op2(t, OP_SUB, op2(t, OP_MIN, op2(t, OP_ADD, val(t, entry), num(t, k->queries)), t->limit), num(t, 1)), off = size(t, SZ_OFF);
     t->q0 = ag_tiler_let(t, tile, "q_first", op2(t, OP_ADD, unary(t, OP_QUERY, val(t, entry)), off), "positions of the tile's first and last query");
     t->q_last = ag_tiler_let(t, tile, "q_last", op2(t, OP_ADD, unary(t, OP_QUERY, last), off), NULL);
-    Ref end = op2(t, OP_ADD, t->key0, num(t, n)), masked = op2(t, OP_GT, end, size(t, SZ_SK));
     Block *pre = t->pre;
     t->pre = tile;
-    if (r->plain_lo) masked = op2(t, OP_OR, masked, op2(t, OP_LT, t->key0, ag_tiler_expr(t, r->plain_lo, LEVEL_ONCE)));
-    if (r->plain_hi) masked = op2(t, OP_OR, masked, op2(t, OP_GT, end, ag_tiler_expr(t, r->plain_hi, LEVEL_ONCE)));
+    ag_tiler_flag(t, step, t->key0);
     t->pre = pre;
     t->q0 = entry;
-    ag_flag_guard(k, step, masked);
 }
 
 enum { ALL, EACH_WARP }; /* barriers */

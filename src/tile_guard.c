@@ -164,3 +164,12 @@ void ag_tiler_guard(Tiler *t) {
     if (seen.lo) guard = op2(t, OP_AND, op2(t, OP_GE, key, seen.lo), guard);
     t->k->guard = rest ? op2(t, OP_AND, rest, guard) : guard;
 }
+
+void ag_tiler_flag(Tiler *t, Block *step, Ref first_key) {
+    const KeyRange *r = &t->m->range;
+    if (r->mask && r->never_plain) return;
+    Ref end = op2(t, OP_ADD, first_key, num(t, tile_field(t->k, F_TILE_N))), masked = op2(t, OP_GT, end, size(t, SZ_SK));
+    if (r->plain_lo) masked = op2(t, OP_OR, masked, op2(t, OP_LT, first_key, ag_tiler_expr(t, r->plain_lo, LEVEL_ONCE)));
+    if (r->plain_hi) masked = op2(t, OP_OR, masked, op2(t, OP_GT, end, ag_tiler_expr(t, r->plain_hi, LEVEL_ONCE)));
+    ag_flag_guard(t->k, step, masked);
+}

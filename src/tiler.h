@@ -25,6 +25,7 @@ typedef struct Tiler {
     Ref limit;                            /* rows of queries below belong to the tile */
     int united;                           /* queries whose lists the tile unites; 0 */
     int blocks;                           /* united: scalar, how many blocks there are */
+    Ref first;                            /* listed, query by query: position of the step's first key, a scalar of the step; else 0 */
     bool gather;                          /* queries come block by block (tile_gather.c) */
     bool pooled;                          /* keys are rows of a pool */
     Ref key0;                             /* gather: position of the block's first key */
@@ -62,6 +63,8 @@ void ag_tiler_compose(Tiler *t, Block *once, Block *tile, Block *step, Block *po
 void ag_tiler_block(Tiler *t); /* which tile this block computes */
 void ag_tiler_keys(Tiler *t);  /* key tiles that can contribute */
 /* ---- tile_guard.c */
-void ag_tiler_guard(Tiler *t);                          /* sets Kernel.guard: the mask and the end of the keys */
+void ag_tiler_guard(Tiler *t); /* sets Kernel.guard: the mask and the end of the keys */
+void ag_tiler_flag(Tiler *t, Block *step,
+                   Ref first_key); /* the guard of a step is for tiles with a key that one of the queries q0 .. q_last does not see */
 bool ag_zero_where_hidden(const Tiler *t, Ref weights); /* is this Math node 0 wherever the guard is false, as maxima there are -inf? */
 #endif

@@ -18,6 +18,31 @@ LEAF int block_of(const UniqueList &list, int i) {
     return block < 0 || block >= list.blocks ? list.blocks : block;
 }
 
+//@ leaf KeptList needs types LEAF
+// The block list of a tile, in the registers of each of its warps: lane l has the blocks of entries l and l + 32, of one that does not count the first past the keys.
+template <int N> struct KeptList { int block[(N + 31) / 32]; };
+// For all lanes at once, as to the entry.
+template <int N> LEAF int block_of(const KeptList<N> &list, int i) {
+    return __shfl_sync(~0u, N > 32 && i >= 32 ? list.block[(N - 1) / 32] : list.block[0], i % 32);
+}
+
+//@ leaf keep_list needs types LEAF UNROLL KeptList
+// Reads it: the first `count` entries, stride apart. One does not count that is negative, past the last block, or, unless each is UNIQUE, there before.
+template <int N, bool UNIQUE> LEAF KeptList<N> keep_list(const int *entry, i64 stride, int count, int blocks) {
+    KeptList<N> list;
+    const int lane = threadIdx.x % 32;
+    UNROLL for (int r = 0; r < (N + 31) / 32; r++) {
+        const int i = r * 32 + lane, block = i < N && i < count ? __ldg(entry + i * stride) : -1;
+        bool counts = block >= 0 && block < blocks;
+        if (!UNIQUE) {
+            counts &= (__match_any_sync(~0u, block) & ((1u << lane) - 1)) == 0;
+            UNROLL for (int other = 0; other < 32 * r; other++) counts &= __shfl_sync(~0u, list.block[0], other) != block;
+        }
+        list.block[r] = counts ? block : blocks;
+    }
+    return list;
+}
+
 //@ leaf UnionList needs types LEAF UNROLL
 // The union of the lists of a tile's queries: blocks, ascending, and which queries list each.
 struct UnionList { const int *entry; const u32 *by; };
