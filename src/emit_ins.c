@@ -622,6 +622,8 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_COUNT_LISTS:
     case TI_SCAN_LISTS:
     case TI_INVERT_LISTS: ag_emit_invert(e, i); break;
+    case TI_BOUND:
+    case TI_CLASSIFY: ag_emit_classify(e, i); break;
     }
 }
 

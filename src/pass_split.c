@@ -79,6 +79,12 @@ static Ref step_of(Kernel *k, Ref tile) { return k->gap ? op2(k, OP_MIN, tile, o
 
 static void plain_tiles(Split *s, int tile_n) {
     Kernel *k = s->k;
+    if (k->tiles) { /* the list begins with them */
+        k->plain_lo = k->lo;
+        k->plain_hi = let_before(s, "j_plain_hi", ag_tile_element(k, k->tile_list, ag_node_int(&k->nodes, -1)), "those below j_plain_hi need no mask");
+        k->val[k->nodes.n[k->plain_hi].index].nonneg = true;
+        return;
+    }
     Ref bn = ag_node_int(&k->nodes, tile_n), zero = ag_node_int(&k->nodes, 0), hi = ag_node_leaf(&k->nodes, OP_SIZE, T_INT, SZ_SK, (Span){0});
     k->plain_lo = k->lo;
     if (k->clear_lo) {

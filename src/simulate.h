@@ -346,6 +346,8 @@ void ag_sim_relate_mma(Sim *s, const Ins *i);
 void ag_sim_relate_total(Sim *s, const Ins *i);
 void ag_sim_relate_stage(Sim *s, const Ins *i);
 
+/* ---- simulate_classify.c */
+void ag_sim_classify(Sim *s, const Ins *i); /* TI_BOUND, TI_CLASSIFY */
 /* ---- simulate_each.c */
 void ag_sim_each_init(Sim *s);
 void ag_sim_each(Sim *s, const Ins *i);

@@ -121,6 +121,14 @@ typedef enum TileOp {
     TI_COUNT_LISTS, /* chunks[.., c = e[2], j] = entries that count of chunk c and have a block below j, for each j = 0 .. e[3] */
     TI_SCAN_LISTS,  /* columns j = e[2] .. e[2] + invert.columns - 1, of those up to e[3]: first[.., j] = the sum of chunks[.., c, j] over all c; then
                     chunks[.., c, j] = the sum of those of earlier chunks */
+    /* ---- which key tiles a query tile needs */
+    TI_BOUND,    /* scalars dst and a = the least and the greatest value (bool: whether all are true, and any) of e[0], which varies with AXIS q or, with `trans`, AXIS k
+                    alone, at positions val b .. val bar of it */
+    TI_CLASSIFY, /* of key tiles e[1] .. e[2] - 1, of n keys each: which hold a key that a query at one of the positions val b .. val bar sees (Kernel.guard, at AXIS q and
+                    AXIS k), and which of these all of them see as a whole, up to its n-th key.  Kernel.tiles[e[0] - 2] = how many; [e[0] - 1] = how many of them
+                    as a whole; from e[0] on the numbers of these, ascending, then those of the others, descending; 0 if there is none.  For each key tile scalars
+                    dst and col are its first and its last key, and the body is run; then e[3] (may a query see a key?) and e[4] (do all see all?) may
+                    settle it; elements are asked where they do not */
     TI_INVERT_LISTS /* entry[.., p] = list * slots + slot for each entry of chunk c = e[2] that counts, j being its block; p = first[.., j] (entries of lower
                     blocks) + chunks[.., c, j + 1] - chunks[.., c, j] (of block j in earlier chunks) + how many lists of the chunk before it have j.
                     Ids are int32: lists * slots < 2^31 */
@@ -179,6 +187,7 @@ typedef struct KernelTensor {
     Size rows, heads; /* q k v o lse: extents of dims 2 and 1 */
     Ref extent[4];    /* of every dim, int nodes over sizes */
     bool output, optional, used;
+    bool flat;   /* contiguous, and read by one subscript that is never outside */
     bool named;  /* by the spec, so that in CUDA its pointer and strides have prefixes, see emit_each.c */
     int program; /* index among the tensors of the program */
 } KernelTensor;
@@ -216,7 +225,7 @@ enum { UNION_ROWS = 4, UNION_QUERIES = 16 /* at most */ };
 static inline int ag_union_cols(int entries) { return (entries + 3) / 4 * 4; } /* read four at a time */
 
 /* What a kernel is for: the simulator follows keys and query rows through attention alone. */
-typedef enum KernelKind { KERNEL_ATTEND, KERNEL_GATHER, KERNEL_SELECT, KERNEL_EACH, KERNEL_INVERT } KernelKind;
+typedef enum KernelKind { KERNEL_ATTEND, KERNEL_GATHER, KERNEL_SELECT, KERNEL_EACH, KERNEL_INVERT, KERNEL_CLASSIFY } KernelKind;
 enum { EACH_CHANNELS = 8 }; /* KERNEL_EACH: neighbouring channels of a row that one thread computes */
 
 typedef struct Kernel {
@@ -253,6 +262,8 @@ typedef struct Kernel {
     int key_loop;    /* value that counts key tiles (dst of its TI_LOOP) */
     Ref lo, hi;      /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
     Ref gap_at, gap; /* VALs: the loop counts steps [lo, hi), and steps from gap_at on are tiles `gap` further; 0: steps are tiles */
+    int tiles;       /* tensor of the key tiles of each query tile, see TI_CLASSIFY; 0: none.  The loop then counts entries of the list */
+    Ref tile_list;   /* VAL: where in it the list of the running tile begins; 0 likewise */
     const Ins *
         entries; /* KERNEL_GATHER: the TI_ENTRIES whose queries are rows.  A row number of queries is one of entries then: row r of a tile that begins at
                                x stands for the query of entry x + r / pack, and what is stored goes to row number `entry` of the tensor */

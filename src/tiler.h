@@ -20,7 +20,7 @@ typedef struct Tiler {
     Ref *todo;                /* bodies still to be computed in this step */
     int ntodo;
     int shared[TEN_COUNT]; /* per tensor: its shared tile, -1 */
-    int b, h, g, row0, q0, q_last, j;
+    int b, h, g, row0, q0, q_last, j, tile_m;
     const Branch *listed;                 /* whose block lists say which keys are visited; NULL: all keys are */
     Ref limit;                            /* rows of queries below belong to the tile */
     int united;                           /* queries whose lists the tile unites; 0 */
@@ -60,7 +60,7 @@ void ag_tiler_pieces(Tiler *t, Block *once); /* which entries a block of the lau
 void ag_tiler_compose(Tiler *t, Block *once, Block *tile, Block *step, Block *post);
 /* ---- tile_grid.c */
 void ag_tiler_block(Tiler *t); /* which tile this block computes */
-void ag_tiler_keys(Tiler *t);  /* key tiles that can contribute */
+void ag_tiler_keys(Tiler *t, const Fn *fn); /* key tiles that can contribute */
 /* ---- tile_guard.c */
 void ag_tiler_guard(Tiler *t);                          /* sets Kernel.guard: the mask and the end of the keys */
 bool ag_zero_where_hidden(const Tiler *t, Ref weights); /* is this Math node 0 wherever the guard is false, as maxima there are -inf? */
