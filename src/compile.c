@@ -166,7 +166,7 @@ static void compile_plain(Compilation *c, const Request *r) {
     ag_stop_if_errors(fn->d);
     fn->classified = !r->alone;
     if (!(r->after && strcmp(r->after, "lower") == 0)) ag_run_passes(fn, r);
-    if (fn->kernel && fn->kernel->tiles && !r->after) {
+    if (fn->facts & FACT_PLACED && fn->kernel->tiles) {
         Fn part = *fn;
         part.math = NULL;
         part.kernel = ag_build_classify(fn);

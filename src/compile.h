@@ -94,10 +94,10 @@ void ag_run_passes(Fn *fn, const Request *r);
 Schedule *ag_schedule_for(Compilation *c, const Spec *spec, int64_t queries); /* queries: as for ag_schedule_default */
 /* tile_classify.c: is the mask of fn, whose Math IR has its range, one of elements by query or by key, of which only a look at each tile tells what it hides? */
 bool ag_is_classified(const Fn *fn);
-void ag_tile_lists(Kernel *k, const Fn *fn);        /* makes k->tiles */
-Ref ag_tile_element(Kernel *k, Ref list, Ref index); /* of it, from the beginning of a list on */
+void ag_tile_lists(Kernel *k, const Fn *fn);                                    /* makes k->tiles */
+Ref ag_tile_element(Kernel *k, Ref list, Ref index);                            /* of it, from the beginning of a list on */
 Ref ag_tile_list_of(Kernel *k, const Fn *fn, Ref b, Ref h, Ref tiles_m, Ref m); /* where the list of a query tile begins */
-Kernel *ag_build_classify(const Fn *fn); /* the kernel that makes them, of fn after all passes */
+Kernel *ag_build_classify(const Fn *fn);                                        /* the kernel that makes them, of fn after all passes */
 /* program.c: makes c->part of a spec with branches. */
 void ag_compile_program(Compilation *c, const Request *r);
 /* Everything up to the CUDA text.  NULL only if out of memory; else look at diag.status of the result. */

@@ -38,7 +38,8 @@ static void look(Emit *e, const Ins *i) {
     ag_emit_line(e, "if (may && !must) {");
     e->indent++;
     ag_emit_line(e, "may = false, must = true;");
-    ag_emit_line(e, "ROLLED for (int n = 0; n <= %s - %s && (must || !may); n++) { // from both ends: these differ most", k->val[i->bar].name.s, k->val[i->b].name.s);
+    ag_emit_line(e, "ROLLED for (int n = 0; n <= %s - %s && (must || !may); n++) { // from both ends: these differ most", k->val[i->bar].name.s,
+                 k->val[i->b].name.s);
     e->indent++;
     ag_emit_line(e, "const int q = n %% 2 ? %s - n / 2 : %s + n / 2;", k->val[i->bar].name.s, k->val[i->b].name.s);
     ag_emit_line(e, "UNROLL for (int i = 0; i < %d; i++) {", (i->n + 31) / 32);
@@ -93,6 +94,8 @@ void ag_emit_classify(Emit *e, const Ins *i) {
 void ag_emit_classify_comment(Emit *e) {
     const Kernel *k = e->k;
     const Ins *i = k->role[0].body.last;
-    ag_put(e->out, "//\n// Key tiles of each query tile, by the mask at tiles of %d queries x %d keys: how many, how many without hidden keys; these, then the others\n",
+    ag_put(e->out,
+           "//\n// Key tiles of each query tile, by the mask at tiles of %d queries x %d keys: how many, how many without hidden keys; these, then "
+           "the others\n",
            k->queries, i->n);
 }

@@ -75,9 +75,7 @@ static const char *offset(With w, Ref r, int which, const char *key) {
     return taken(w.e, &b);
 }
 
-static const char *pointer(With w, Ref r) {
-    return ag_fmt(w.e->k->arena, "args.%s%s", tensor(w.e, r)->named ? "u_" : "", tensor(w.e, r)->name).s;
-}
+static const char *pointer(With w, Ref r) { return ag_fmt(w.e->k->arena, "args.%s%s", tensor(w.e, r)->named ? "u_" : "", tensor(w.e, r)->name).s; }
 const char *ag_emit_load_name(const Emit *e, Ref r) { return ag_fmt(e->k->arena, "u_%s_%d", tensor(e, r)->name, r).s; }
 
 /* ---- in front of the loop over the columns */

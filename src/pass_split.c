@@ -81,7 +81,8 @@ static void plain_tiles(Split *s, int tile_n) {
     Kernel *k = s->k;
     if (k->tiles) { /* the list begins with them */
         k->plain_lo = k->lo;
-        k->plain_hi = let_before(s, "j_plain_hi", ag_tile_element(k, k->tile_list, ag_node_int(&k->nodes, -1)), "those below j_plain_hi need no mask");
+        k->plain_hi =
+            let_before(s, "j_plain_hi", ag_tile_element(k, k->tile_list, ag_node_int(&k->nodes, -1)), "those below j_plain_hi need no mask");
         k->val[k->nodes.n[k->plain_hi].index].nonneg = true;
         return;
     }

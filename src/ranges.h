@@ -17,12 +17,12 @@ typedef struct Bounded {
 typedef struct Ranges {
     const Spec *spec;
     Nodes *p;
-    int64_t keys; /* k is below */
-    uint8_t tile; /* axes that are the same for all of a tile */
-    int group;    /* query heads of a tile, h = g * group and those that follow; 0: h is the same, or nothing is known of it */
-    int budget;   /* nodes still looked into: shared ones are visited once per use */
+    int64_t keys;     /* k is below */
+    uint8_t tile;     /* axes that are the same for all of a tile */
+    int group;        /* query heads of a tile, h = g * group and those that follow; 0: h is the same, or nothing is known of it */
+    int budget;       /* nodes still looked into: shared ones are visited once per use */
     Bounded *bounded; /* not NULL: a tile of keys as well, from AXISMIN k to AXISMAX k, for extents and truth */
-    Ref assumed;  /* bool node: what the bounds found since it was cleared take for granted; 0: nothing */
+    Ref assumed;      /* bool node: what the bounds found since it was cleared take for granted; 0: nothing */
 } Ranges;
 
 /* Bounds of an int over a tile: nodes that are the same for all of it, and the least and greatest value that these can have at all, within 32 bits. */

@@ -115,20 +115,20 @@ typedef enum TileOp {
                      e[0] * rank.block / rank.stride + c; each into the query's list in table dst if it is among its first rank.count.
                      Then a's last rank.history columns become its first.  Each query's rows of both tables have one owner, some lanes of a warp */
     TI_STORE_LIST, /* tensor n (i32) [batch e[2], head e[3]] rows e[0].. (those < e[1]) = the blocks in the lists of table a, ascending, then -1 */
-    /* ---- inversions of block lists, at batch e[0], head e[1], of e[3] blocks; Kernel.invert has the tensors; dst, a and b are tables to work in.
-     * An entry of a list counts if its block is in 0 .. e[3] - 1, its slot below the count of the list, and no earlier slot of the list has the same
-     * block.  Chunk c: lists (of queries) c * invert.chunk .. + invert.chunk - 1, of those that there are */
-    TI_COUNT_LISTS, /* chunks[.., c = e[2], j] = entries that count of chunk c and have a block below j, for each j = 0 .. e[3] */
-    TI_SCAN_LISTS,  /* columns j = e[2] .. e[2] + invert.columns - 1, of those up to e[3]: first[.., j] = the sum of chunks[.., c, j] over all c; then
-                    chunks[.., c, j] = the sum of those of earlier chunks */
     /* ---- which key tiles a query tile needs */
-    TI_BOUND,    /* scalars dst and a = the least and the greatest value (bool: whether all are true, and any) of e[0], which varies with AXIS q or, with `trans`, AXIS k
+    TI_BOUND, /* scalars dst and a = the least and the greatest value (bool: whether all are true, and any) of e[0], which varies with AXIS q or, with `trans`, AXIS k
                     alone, at positions val b .. val bar of it */
     TI_CLASSIFY, /* of key tiles e[1] .. e[2] - 1, of n keys each: which hold a key that a query at one of the positions val b .. val bar sees (Kernel.guard, at AXIS q and
                     AXIS k), and which of these all of them see as a whole, up to its n-th key.  Kernel.tiles[e[0] - 2] = how many; [e[0] - 1] = how many of them
                     as a whole; from e[0] on the numbers of these, ascending, then those of the others, descending; 0 if there is none.  For each key tile scalars
                     dst and col are its first and its last key, and the body is run; then e[3] (may a query see a key?) and e[4] (do all see all?) may
                     settle it; elements are asked where they do not */
+    /* ---- inversions of block lists, at batch e[0], head e[1], of e[3] blocks; Kernel.invert has the tensors; dst, a and b are tables to work in.
+     * An entry of a list counts if its block is in 0 .. e[3] - 1, its slot below the count of the list, and no earlier slot of the list has the same
+     * block.  Chunk c: lists (of queries) c * invert.chunk .. + invert.chunk - 1, of those that there are */
+    TI_COUNT_LISTS, /* chunks[.., c = e[2], j] = entries that count of chunk c and have a block below j, for each j = 0 .. e[3] */
+    TI_SCAN_LISTS,  /* columns j = e[2] .. e[2] + invert.columns - 1, of those up to e[3]: first[.., j] = the sum of chunks[.., c, j] over all c; then
+                    chunks[.., c, j] = the sum of those of earlier chunks */
     TI_INVERT_LISTS /* entry[.., p] = list * slots + slot for each entry of chunk c = e[2] that counts, j being its block; p = first[.., j] (entries of lower
                     blocks) + chunks[.., c, j + 1] - chunks[.., c, j] (of block j in earlier chunks) + how many lists of the chunk before it have j.
                     Ids are int32: lists * slots < 2^31 */

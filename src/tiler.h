@@ -59,7 +59,7 @@ Ref ag_tiler_first_key(Tiler *t);                  /* position of the first key 
 void ag_tiler_pieces(Tiler *t, Block *once); /* which entries a block of the launch has */
 void ag_tiler_compose(Tiler *t, Block *once, Block *tile, Block *step, Block *post);
 /* ---- tile_grid.c */
-void ag_tiler_block(Tiler *t); /* which tile this block computes */
+void ag_tiler_block(Tiler *t);              /* which tile this block computes */
 void ag_tiler_keys(Tiler *t, const Fn *fn); /* key tiles that can contribute */
 /* ---- tile_guard.c */
 void ag_tiler_guard(Tiler *t);                          /* sets Kernel.guard: the mask and the end of the keys */
