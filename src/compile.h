@@ -48,6 +48,7 @@ void ag_pass_split(Fn *fn);
 void ag_pass_pipeline(Fn *fn);
 void ag_pass_place(Fn *fn);
 void ag_flag_guard(Kernel *k, Block *b, Ref masked); /* pass_split.c: of the steps in b, only those with `masked` apply the guard */
+void ag_share_elements(Fn *fn);                      /* tile_elements.c: elements that all scores of a tile read are read once */
 void ag_specialise(Fn *fn);                          /* specialise.c: what pipeline does for mma.family wgmma */
 
 typedef struct Pass {

@@ -142,5 +142,6 @@ void ag_pass_split(Fn *fn) {
     if (!k->never_clear) plain_tiles(&s, (int)fn->sched->f[F_TILE_N].v);
     if (!k->never_clear && fn->sched->f[F_LOOP_FORM].v == 0) peel(&s);
     if (!k->never_clear && fn->sched->f[F_LOOP_FORM].v == 1) flag(&s);
+    ag_share_elements(fn);
     ag_remove_dead_lets(k, &k->role[0].body);
 }

@@ -35,6 +35,7 @@ typedef struct Val {
     bool captured;     /* scalars: computed from elements of captured tensors, so an int may be any */
     bool varies;       /* scalars: TI_SET changes it */
     bool panels;  /* shared: kept as panels of 64 columns, a panel being rows x 128 bytes with 128-byte swizzle: what TMA writes and wgmma reads */
+    bool fetched; /* fragments: elements of a captured tensor, packed by pairs of columns as they lie there; read ahead of the step's products */
     bool lasting; /* fragments: what one block of the role writes another reads */
     bool table;   /* shared: rows of words as they stand, for single accesses: no swizzle */
     Span span;
