@@ -13,6 +13,7 @@
  *   simulate_each.c      pools and outputs, element by element
  *   simulate_select.c    selections of blocks: sums over heads, ranking, lists
  *   simulate_invert.c    inversions of block lists
+ *   simulate_classify.c  lists of key tiles, and whether bounds of tiles say nothing wrong
  *   simulate_cover.c     which keys each query row has seen, which output rows are written
  *
  * Every error leaves through ag_sim_fail, the one longjmp to ag_simulate; all memory is in the simulation's own arena. */
