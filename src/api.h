@@ -45,6 +45,7 @@ struct attngen_context {
     const Target *portable; /* without a given arch: the target for schedules that are for it, and not for arch; NULL: none */
     int device;
     bool debug_hang;
+    bool alone; /* Request.alone, of a companion, whose callers have the workspace of another program */
     void (*warn)(void *, const char *);
     void *payload;
     char *nvrtc_option;

@@ -9,6 +9,7 @@ static attngen_status make(attngen_program **out, const attngen_program *p, Err 
     attngen_context *ctx;
     attngen_status s = ag_context_private(&ctx, c->fn.target->portable, &p->origin, e);
     if (s != ATTNGEN_OK) return s;
+    ctx->alone = p->lowered->fn.spec->nbranch == 0;
     s = (p->image ? attngen_compile : attngen_lower)(ctx, out, &spec, NULL, c->dims, c->ndims);
     if (s != ATTNGEN_OK) ag_err(e, s, "%s", attngen_errmsg(ctx));
     attngen_destroy(ctx);

@@ -121,7 +121,7 @@ static void print_kernels(const BoundArgs *b, const attngen_call *call, bool pro
 static attngen_status print_program(const attngen_program *p, const attngen_call *call, const Tensors *l, bool *fits, Err *e) {
     const Compilation *c = p->lowered;
     const int64_t *z = call->size;
-    bool program = c->fn.spec->nbranch > 0;
+    bool program = c->npart > 1 || c->fn.spec->nbranch > 0;
     BoundArgs b;
     char line[256];
     attngen_status s = ag_sizes_check(&c->meta, z, e);

@@ -34,6 +34,7 @@ typedef struct Fn {
     bool fused;  /* its kernel ends with the program's output */
     int united;  /* else: neighbouring queries of a tile, whose loop runs over the union of their lists; 0: one list has all queries of a tile */
     const Derive *pool; /* whose rows its keys are; NULL */
+    bool classified;    /* a kernel before lists the key tiles of each query tile (tile_classify.c) */
 } Fn;
 
 /* Math IR */
@@ -47,6 +48,7 @@ void ag_pass_split(Fn *fn);
 void ag_pass_pipeline(Fn *fn);
 void ag_pass_place(Fn *fn);
 void ag_flag_guard(Kernel *k, Block *b, Ref masked); /* pass_split.c: of the steps in b, only those with `masked` apply the guard */
+void ag_share_elements(Fn *fn);                      /* tile_elements.c: elements that all scores of a tile read are read once */
 void ag_specialise(Fn *fn);                          /* specialise.c: what pipeline does for mma.family wgmma */
 
 typedef struct Pass {
@@ -84,12 +86,19 @@ typedef struct Request {
     const char *after; /* stop after this pass ("lower": before the first), no text then; NULL: all */
     bool debug_hang;   /* Kernel.bounded, where there are mbarriers */
     int united;        /* Fn.united, for tests; 0: as loop.lists says */
+    bool alone;        /* no kernel before that classifies tiles: the program needs no buffers */
 } Request;
 
 /* The passes of the list over fn, which is lowered; fewer if r->after says so. */
 void ag_run_passes(Fn *fn, const Request *r);
 /* The schedule of the compilation closed once more, for another spec: the given one, or the shipped one that fits. */
 Schedule *ag_schedule_for(Compilation *c, const Spec *spec, int64_t queries); /* queries: as for ag_schedule_default */
+/* tile_classify.c: is the mask of fn, whose Math IR has its range, one of elements by query or by key, of which only a look at each tile tells what it hides? */
+bool ag_is_classified(const Fn *fn);
+void ag_tile_lists(Kernel *k, const Fn *fn);                                    /* makes k->tiles */
+Ref ag_tile_element(Kernel *k, Ref list, Ref index);                            /* of it, from the beginning of a list on */
+Ref ag_tile_list_of(Kernel *k, const Fn *fn, Ref b, Ref h, Ref tiles_m, Ref m); /* where the list of a query tile begins */
+Kernel *ag_build_classify(const Fn *fn);                                        /* the kernel that makes them, of fn after all passes */
 /* program.c: makes c->part of a spec with branches. */
 void ag_compile_program(Compilation *c, const Request *r);
 /* Everything up to the CUDA text.  NULL only if out of memory; else look at diag.status of the result. */

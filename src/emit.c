@@ -202,7 +202,7 @@ static void emit_kernel(Emit *e) {
     ag_emit_line(e, "extern \"C\" __global__ void __launch_bounds__(THREADS, %d) %.*s(const __grid_constant__ Args args) {", k->per_sm,
                  STRF(k->name));
     e->indent = 1;
-    if (k->kind != KERNEL_EACH) ag_emit_line(e, "extern __shared__ __align__(%d) u8 smem[];", e->align);
+    if (k->kind != KERNEL_EACH && k->kind != KERNEL_CLASSIFY) ag_emit_line(e, "extern __shared__ __align__(%d) u8 smem[];", e->align);
     if (k->kind != KERNEL_INVERT) shared_names(e);
     if (k->nrole > 1) {
         ag_emit_barriers(e);
@@ -276,7 +276,9 @@ static void comment_kernel(Emit *e) {
     else if (e->k->kind == KERNEL_INVERT) {
         ag_emit_invert_comment(e);
         comment_shared(e);
-    } else {
+    } else if (e->k->kind == KERNEL_CLASSIFY)
+        ag_emit_classify_comment(e);
+    else {
         comment_schedule(e);
         comment_shared(e);
     }
@@ -287,10 +289,11 @@ static void comment_kernel(Emit *e) {
 static void emit_part(Emit *e, const Buf *body, int number, int n) {
     const Spec *s = e->k->spec;
     ag_put(e->out, "\n// ======== kernel %d of %d: %.*s\n", number + 1, n, STRF(e->k->name));
-    if (s->score || s->mask || e->k->pool) ag_put(e->out, "//\n// Branch\n");
+    bool branch = !e->k->tiles; /* of a spec without branches the head of the file has them */
+    if (branch && (s->score || s->mask || e->k->pool)) ag_put(e->out, "//\n// Branch\n");
     if (e->k->pool) ag_put(e->out, "//   keys     %.*s, Sk of them\n", STRF(e->k->pool->name));
-    comment_expr(e, s, "score", s->score);
-    comment_expr(e, s, "mask", s->mask);
+    if (branch) comment_expr(e, s, "score", s->score);
+    if (branch) comment_expr(e, s, "mask", s->mask);
     comment_kernel(e);
     ag_put(e->out, "namespace %.*s_kernel {\n", STRF(e->k->name));
     ag_emit_wgmma_leaves(e);

@@ -102,6 +102,9 @@ void ag_emit_select(Emit *e, const Ins *i); /* TI_LOAD_ROW .. TI_STORE_LIST */
 /* ---- emit_invert.c */
 void ag_emit_invert(Emit *e, const Ins *i); /* TI_COUNT_LISTS .. TI_INVERT_LISTS */
 void ag_emit_invert_comment(Emit *e);       /* the head of such a kernel */
+/* ---- emit_classify.c */
+void ag_emit_classify(Emit *e, const Ins *i); /* TI_BOUND, TI_CLASSIFY */
+void ag_emit_classify_comment(Emit *e);       /* the head of such a kernel */
 /* ---- emit_sm90.c: what only the wgmma path has */
 void ag_emit_tma(Emit *e, const Ins *i);
 void ag_emit_barrier(Emit *e, const Ins *i);   /* expect, wait_bar, arrive, warpgroup sync */

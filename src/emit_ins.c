@@ -53,6 +53,8 @@ static void declare_as(Emit *e, int v, const char *init) {
     int mt = ag_frag_mt(e->k, x);
     if (x->space == SPACE_ROW)
         ag_emit_line(e, "float %s[%d][2]%s;", x->name.s, mt, init);
+    else if (x->fetched && x->type != DT_F32)
+        ag_emit_line(e, "u32 %s[%d][%d][2]%s;", x->name.s, mt, x->cols / 8, init);
     else if (x->layout == LAYOUT_ACC)
         ag_emit_line(e, "float %s[%d][%d][4]%s;", x->name.s, mt, x->cols / 8, init);
     else
@@ -479,6 +481,21 @@ static void map_operand(Emit *e, const Ins *i) {
     ag_emit_line(e, "    %s[mi][ki][r] = %s::pack(%s, %s);", v->name.s, e->elem, expr(e, i->e[0], &lo, NULL), expr(e, i->e[0], &hi, NULL));
 }
 
+/* Elements of a captured tensor: what lies before its columns row by row, then pairs of them. */
+static void map_fetched(Emit *e, const Ins *i) {
+    const Val *v = val(e, i->dst);
+    const Node *load = &e->k->nodes.n[i->e[0]];
+    const char **shared = NEWN(e->k->arena, const char *, (size_t)e->k->nodes.len);
+    Names n = {.mi = "mi", .ni = "ni", .ei = element_text[2], .r = "r", .col = col_text[2]};
+    ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", ag_frag_mt(e->k, v));
+    e->indent++;
+    row_constants(e, i, &n, shared);
+    const Base *b = &e->base[i->e[0]];
+    ag_emit_line(e, "fetch_pairs(%s[mi], r, %s, args.s%d_%s, %s);", v->name.s, b->at, load->nsub - 1, e->k->tensor[load->index].name, b->limit);
+    e->indent--;
+    ag_emit_line(e, "}");
+}
+
 static void emit_map(Emit *e, const Ins *i) {
     const Val *v = val(e, i->dst);
     bool wide = v->space == SPACE_FRAG;
@@ -486,6 +503,8 @@ static void emit_map(Emit *e, const Ins *i) {
     e->base = wide ? NEWN(e->k->arena, Base, (size_t)e->k->nodes.len) : NULL;
     if (v->layout == LAYOUT_A)
         map_operand(e, i);
+    else if (v->fetched)
+        map_fetched(e, i);
     else if (wide && ag_loads_column(e->k, i->e[0]))
         emit_map_columns(e, i);
     else
@@ -642,6 +661,8 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_COUNT_LISTS:
     case TI_SCAN_LISTS:
     case TI_INVERT_LISTS: ag_emit_invert(e, i); break;
+    case TI_BOUND:
+    case TI_CLASSIFY: ag_emit_classify(e, i); break;
     }
 }
 

@@ -40,6 +40,7 @@ static bool is_key(const Emit *e, Ref r) { return node(e, r)->op == OP_AXIS && n
 /* Is subscript i known to be in its dim?  tile: of what is computed of the running tile, whose batch and head there are. */
 static bool is_inside(const Emit *e, Ref r, int i, bool tile) {
     const Node *sub = node(e, node(e, r)->sub[i]), *n = node(e, tensor(e, r)->extent[i]);
+    if (tensor(e, r)->flat) return true;
     if (sub->op == OP_CONST && n->op == OP_CONST) return sub->value.u.i >= 0 && sub->value.u.i < n->value.u.i;
     if (!tile || n->op != OP_SIZE) return false;
     if (sub->op == OP_VAL) return e->k->val[sub->index].below == 1 + n->index;
@@ -64,13 +65,17 @@ static const char *offset(With w, Ref r, int which, const char *key) {
         Ref sub = node(w.e, r)->sub[i];
         if (!(which >> i & 1) || ag_node_is_int(&w.e->k->nodes, sub, 0)) continue;
         ag_put(&b, " + ");
+        if (tensor(w.e, r)->flat) {
+            ag_put(&b, "%s", text(w, sub, false));
+            continue;
+        }
         if (!ag_node_is_int(&w.e->k->nodes, sub, 1)) ag_put(&b, "%s * ", key && is_key(w.e, sub) ? key : text(w, sub, true));
         ag_put(&b, "args.s%d_%s", i, tensor(w.e, r)->name);
     }
     return taken(w.e, &b);
 }
 
-static const char *pointer(With w, Ref r) { return ag_fmt(w.e->k->arena, "args.u_%s", tensor(w.e, r)->name).s; }
+static const char *pointer(With w, Ref r) { return ag_fmt(w.e->k->arena, "args.%s%s", tensor(w.e, r)->named ? "u_" : "", tensor(w.e, r)->name).s; }
 const char *ag_emit_load_name(const Emit *e, Ref r) { return ag_fmt(e->k->arena, "u_%s_%d", tensor(e, r)->name, r).s; }
 
 /* ---- in front of the loop over the columns */

@@ -144,6 +144,17 @@ static void set_inversion(ProgramMeta *m, Arena *a, const Spec *spec, int branch
     part->rows_first = lse->rows_first = 1; /* the heads of an entry are written together */
 }
 
+/* The lists of key tiles that kernel k makes. */
+static void set_tiles(ProgramMeta *m, const Spec *spec, const Kernel *k) {
+    TensorMeta *t = &m->tensor[ag_program_tiles(spec)];
+    Formula all = {{0}};
+    formula(k, k->tensor[k->tiles].extent[0], &all, 0);
+    set_tensor(t, STR("tiles"), DT_I32, 1);
+    t->dim[0] = derived(m, &all);
+    t->buffer = 1;
+    m->ntensor = (uint32_t)ag_program_tiles(spec) + 1;
+}
+
 static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kernel *const *kernel, int n) {
     for (int i = 0; i < TEN_COUNT; i++) {
         const KernelTensor *t = &k->tensor[i];
@@ -155,6 +166,8 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kerne
     }
     m->ntensor = (uint32_t)ag_program_count(spec);
     for (int i = 0; i < spec->ninput; i++) set_input(m, &m->tensor[ag_program_input(i)], spec, &spec->input[i]);
+    for (int i = 0; i < n; i++)
+        if (kernel[i]->kind == KERNEL_CLASSIFY) set_tiles(m, spec, kernel[i]);
     if (!spec->nbranch) return;
     for (int i = 0; i < spec->nderive; i++) set_derive(m, &m->tensor[ag_program_derive(spec, i)], spec, &spec->derive[i]);
     for (int i = 0; i < spec->nbranch; i++) {

@@ -301,7 +301,7 @@ void ag_place_arguments(Kernel *k) {
     for (int t = 0; t < k->ntensor; t++)
         if (k->tensor[t].used && !mapped[t]) slot(k, SLOT_POINTER, t, 0, 8);
     for (int t = 0; t < k->ntensor; t++)
-        for (int x = 0; k->tensor[t].used && !mapped[t] && x < k->tensor[t].rank; x++) slot(k, SLOT_STRIDE, t, x, 8);
+        for (int x = 0; k->tensor[t].used && !mapped[t] && !k->tensor[t].flat && x < k->tensor[t].rank; x++) slot(k, SLOT_STRIDE, t, x, 8);
     for (int s = SZ_B; s <= SZ_OFF; s++) slot(k, SLOT_SIZE, s, 0, 4);
     slot(k, SLOT_VEC, 0, 0, 4);
     if (k->counter) slot(k, SLOT_WORKSPACE, 0, 0, 8);

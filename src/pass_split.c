@@ -79,6 +79,13 @@ static Ref step_of(Kernel *k, Ref tile) { return k->gap ? op2(k, OP_MIN, tile, o
 
 static void plain_tiles(Split *s, int tile_n) {
     Kernel *k = s->k;
+    if (k->tiles) { /* the list begins with them */
+        k->plain_lo = k->lo;
+        k->plain_hi =
+            let_before(s, "j_plain_hi", ag_tile_element(k, k->tile_list, ag_node_int(&k->nodes, -1)), "those below j_plain_hi need no mask");
+        k->val[k->nodes.n[k->plain_hi].index].nonneg = true;
+        return;
+    }
     Ref bn = ag_node_int(&k->nodes, tile_n), zero = ag_node_int(&k->nodes, 0), hi = ag_node_leaf(&k->nodes, OP_SIZE, T_INT, SZ_SK, (Span){0});
     k->plain_lo = k->lo;
     if (k->clear_lo) {
@@ -135,5 +142,6 @@ void ag_pass_split(Fn *fn) {
     if (!k->never_clear) plain_tiles(&s, (int)fn->sched->f[F_TILE_N].v);
     if (!k->never_clear && fn->sched->f[F_LOOP_FORM].v == 0) peel(&s);
     if (!k->never_clear && fn->sched->f[F_LOOP_FORM].v == 1) flag(&s);
+    ag_share_elements(fn);
     ag_remove_dead_lets(k, &k->role[0].body);
 }

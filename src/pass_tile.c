@@ -705,7 +705,8 @@ void ag_pass_tile(Fn *fn) {
     } else {
         ag_tiler_block(&t);
         if (listed) ag_tiler_list(&t);
-        ag_tiler_keys(&t);
+        if (fn->classified && ag_is_classified(fn)) ag_tile_lists(k, fn);
+        ag_tiler_keys(&t, fn);
     }
     init_carries(&t);
     if (!gather) key_loop(&t, loop);

@@ -25,6 +25,8 @@ static inline int ag_program_first(const Spec *s, int branch) { return ag_progra
 static inline int ag_program_entry(const Spec *s, int branch) { return ag_program_first(s, s->nbranch) + branch; }
 static inline int ag_program_part(const Spec *s, int branch) { return ag_program_entry(s, s->nbranch) + branch; }
 static inline int ag_program_part_lse(const Spec *s, int branch) { return ag_program_part(s, s->nbranch) + branch; }
+/* Of a spec without branches, behind all others: key tiles of each query tile. */
+static inline int ag_program_tiles(const Spec *s) { return ag_program_derive(s, 0); }
 static inline int ag_program_count(const Spec *s) { return s->nbranch ? ag_program_part_lse(s, s->nbranch) : ag_program_derive(s, 0); }
 
 /* A branch as a plain spec: its score and mask, the name "spec_branch", no branches. */

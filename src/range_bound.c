@@ -240,7 +240,29 @@ static Extent choice(Ranges *g, const Node *n) {
     return extent(ag_rg_select(g, c.must, a.lo, lo), ag_rg_select(g, c.must, a.hi, hi), min64(a.least, b.least), max64(a.most, b.most));
 }
 
+static Extent key_extent(Ranges *g) {
+    return extent(ag_node_leaf(g->p, OP_AXISMIN, T_INT, AX_K, (Span){0}), ag_node_leaf(g->p, OP_AXISMAX, T_INT, AX_K, (Span){0}), 0, g->keys - 1);
+}
+
+/* Number of an element that varies with queries or with keys, not with both, among those that are bounded; -1. */
+static int bounded_number(Ranges *g, Ref r) {
+    int axes = g->p->n[r].axes & ~g->tile, i = 0;
+    if (!g->bounded || g->p->n[r].op != OP_LOAD || (axes != 1 << AX_Q && axes != 1 << AX_K)) return -1;
+    while (i < g->bounded->n && g->bounded->load[i] != r) i++;
+    if (i == MAX_BOUNDED) return -1;
+    if (i == g->bounded->n) g->bounded->load[g->bounded->n++] = r;
+    return i;
+}
+
+static Ref bound_of(Ranges *g, Op end, Type type, int number) { return ag_node_leaf(g->p, end, type, AX_COUNT + number, (Span){0}); }
+
+static Extent element_extent(Ranges *g, Ref r) {
+    int i = bounded_number(g, r);
+    return i < 0 ? no_extent : extent(bound_of(g, OP_AXISMIN, T_INT, i), bound_of(g, OP_AXISMAX, T_INT, i), INT32_MIN, INT32_MAX);
+}
+
 static Extent axis_extent(Ranges *g, int axis) {
+    if (axis == AX_K && g->bounded) return key_extent(g);
     if (axis == AX_Q)
         return extent(ag_node_leaf(g->p, OP_AXISMIN, T_INT, AX_Q, (Span){0}), ag_node_leaf(g->p, OP_AXISMAX, T_INT, AX_Q, (Span){0}), -limit, limit);
     if (axis != AX_H || !g->group) return no_extent;
@@ -251,9 +273,10 @@ static Extent axis_extent(Ranges *g, int axis) {
 Extent ag_rg_extent(Ranges *g, Ref r) {
     const Node n = g->p->n[r];
     Span64 x;
-    if (--g->budget < 0 || n.type != T_INT || ag_rg_has_key(g, r)) return no_extent;
+    if (--g->budget < 0 || n.type != T_INT || (ag_rg_has_key(g, r) && !g->bounded)) return no_extent;
     if (ag_rg_uniform(g, r)) return reach(g, r, &x) ? extent(r, r, x.lo, x.hi) : no_extent;
     if (n.op == OP_AXIS) return axis_extent(g, n.index);
+    if (n.op == OP_LOAD) return element_extent(g, r);
     if (n.op == OP_SELECT) return choice(g, &n);
     Extent a = ag_op[n.op].arity ? ag_rg_extent(g, n.arg[0]) : no_extent, b = ag_op[n.op].arity > 1 ? ag_rg_extent(g, n.arg[1]) : no_extent;
     switch (n.op) {
@@ -299,8 +322,12 @@ static Ref not_of(Ranges *g, Ref r) { return ag_fold_node(g->p, (Node){.op = OP_
 Truth ag_rg_truth(Ranges *g, Ref r) {
     const Node n = g->p->n[r];
     const Truth open = {ag_node_bool(g->p, true), ag_node_bool(g->p, false)};
-    if (--g->budget < 0 || ag_rg_has_key(g, r)) return open;
+    if (--g->budget < 0 || (ag_rg_has_key(g, r) && !g->bounded)) return open;
     if (ag_rg_uniform(g, r)) return (Truth){r, r};
+    if (n.op == OP_LOAD) {
+        int i = bounded_number(g, r);
+        return i < 0 ? open : (Truth){bound_of(g, OP_AXISMAX, T_BOOL, i), bound_of(g, OP_AXISMIN, T_BOOL, i)};
+    }
     if (n.op == OP_NOT) {
         Truth a = ag_rg_truth(g, n.arg[0]);
         return (Truth){not_of(g, a.must), not_of(g, a.may)};

@@ -7,14 +7,22 @@
 
 #include "compile.h"
 
+/* Elements of captured tensors whose bounds over the tile are asked for: number i is between AXISMIN and AXISMAX AX_COUNT + i. */
+enum { MAX_BOUNDED = 8 };
+typedef struct Bounded {
+    Ref load[MAX_BOUNDED];
+    int n;
+} Bounded;
+
 typedef struct Ranges {
     const Spec *spec;
     Nodes *p;
-    int64_t keys; /* k is below */
-    uint8_t tile; /* axes that are the same for all of a tile */
-    int group;    /* query heads of a tile, h = g * group and those that follow; 0: h is the same, or nothing is known of it */
-    int budget;   /* nodes still looked into: shared ones are visited once per use */
-    Ref assumed;  /* bool node: what the bounds found since it was cleared take for granted; 0: nothing */
+    int64_t keys;     /* k is below */
+    uint8_t tile;     /* axes that are the same for all of a tile */
+    int group;        /* query heads of a tile, h = g * group and those that follow; 0: h is the same, or nothing is known of it */
+    int budget;       /* nodes still looked into: shared ones are visited once per use */
+    Bounded *bounded; /* not NULL: a tile of keys as well, from AXISMIN k to AXISMAX k, for extents and truth */
+    Ref assumed;      /* bool node: what the bounds found since it was cleared take for granted; 0: nothing */
 } Ranges;
 
 /* Bounds of an int over a tile: nodes that are the same for all of it, and the least and greatest value that these can have at all, within 32 bits. */

@@ -274,7 +274,7 @@ static void make_cell(Sim *s, Cell *c, const Val *v) {
 
 static void run(Sim *s) {
     size_t widest = 0;
-    s->columns = 4;
+    s->columns = s->k->kind == KERNEL_CLASSIFY ? (int)s->k->sched->f[F_TILE_N].v : 4;
     s->cell = NEWN(s->arena, Cell, (size_t)s->k->nval);
     s->expr = NEWN(s->arena, Expr *, (size_t)s->k->nodes.len);
     for (int v = 0; v < s->k->nval; v++) {

@@ -13,6 +13,7 @@
  *   simulate_each.c      pools and outputs, element by element
  *   simulate_select.c    selections of blocks: sums over heads, ranking, lists
  *   simulate_invert.c    inversions of block lists
+ *   simulate_classify.c  lists of key tiles, and whether bounds of tiles say nothing wrong
  *   simulate_cover.c     which keys each query row has seen, which output rows are written
  *
  * Every error leaves through ag_sim_fail, the one longjmp to ag_simulate; all memory is in the simulation's own arena. */
@@ -346,6 +347,8 @@ void ag_sim_relate_mma(Sim *s, const Ins *i);
 void ag_sim_relate_total(Sim *s, const Ins *i);
 void ag_sim_relate_stage(Sim *s, const Ins *i);
 
+/* ---- simulate_classify.c */
+void ag_sim_classify(Sim *s, const Ins *i); /* TI_BOUND, TI_CLASSIFY */
 /* ---- simulate_each.c */
 void ag_sim_each_init(Sim *s);
 void ag_sim_each(Sim *s, const Ins *i);

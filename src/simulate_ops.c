@@ -370,6 +370,8 @@ static void compute(Sim *s, const Ins *i) {
     case TI_COUNT_LISTS:
     case TI_SCAN_LISTS:
     case TI_INVERT_LISTS: ag_sim_invert(s, i); break;
+    case TI_BOUND:
+    case TI_CLASSIFY: ag_sim_classify(s, i); break;
     default: break; /* control flow: simulate.c */
     }
 }

@@ -162,13 +162,17 @@ static void append_unscaled(Specialise *s, Block *to, const Block *from, Ref til
         if (!rescales(s->k, i)) ag_block_append(&kept, ag_ins_clone(s->k, i));
     ag_spz_append(s, to, &kept, tile);
 }
+static bool reads_row(const Kernel *k, const Ins *x, int row) {
+    bool read = x->a == row || x->b == row || (x->e[0] && ag_expr_uses(k, x->e[0], OP_VAL, row));
+    for (const Ins *i = x->body.first; i && !read; i = i->next) read = reads_row(k, i, row);
+    return read;
+}
 static void remove_unread_rows(Specialise *s, Block *b) {
     Kernel *k = s->k;
     for (Ins *i = b->last, *prev; i; i = prev) {
         bool read = false;
         prev = i->prev;
-        for (const Ins *x = i->next; x && !read; x = x->next)
-            read = x->a == i->dst || x->b == i->dst || (x->e[0] && ag_expr_uses(k, x->e[0], OP_VAL, i->dst));
+        for (const Ins *x = i->next; x && !read; x = x->next) read = reads_row(k, x, i->dst);
         if (i->op == TI_MAP && k->val[i->dst].space == SPACE_ROW && k->val[i->dst].carry < 0 && i->dst != s->ref && !read) ag_block_remove(b, i);
     }
 }
@@ -214,11 +218,19 @@ void ag_spz_wait_weighted(Specialise *s, Block *to, const Parts *p) {
     ag_spz_mma_wait(s, to, 0, note);
 }
 
+/* Elements that the step reads are asked for before its products; then the rest of the softmax. */
+static bool is_fetch(const Specialise *s, const Ins *i) { return i->op == TI_MAP && s->k->val[i->dst].fetched; }
+static void append_fetches(Specialise *s, Block *to, const Block *softmax, bool fetches) {
+    for (const Ins *i = softmax->first; i; i = i->next)
+        if (is_fetch(s, i) == fetches) add(to, ag_ins_clone(s->k, i));
+}
+
 static void overlapped(Specialise *s, Block *to, const Parts *p) {
+    append_fetches(s, to, &p->softmax, true);
     Pair issued = ag_spz_issue_both(s, to, p);
     ag_spz_wait_scores(s, to);
     ag_spz_release(s, to, &s->ring[0], issued.scores);
-    ag_spz_append(s, to, &p->softmax, 0);
+    append_fetches(s, to, &p->softmax, false);
     ag_spz_wait_weighted(s, to, p);
     ag_spz_release(s, to, &s->ring[1], issued.weighted);
     ag_spz_append(s, to, &p->touches, 0);
@@ -227,11 +239,12 @@ static void overlapped(Specialise *s, Block *to, const Parts *p) {
 }
 
 static void in_order(Specialise *s, Block *to, const Parts *p) {
+    append_fetches(s, to, &p->softmax, true);
     Ref step = ag_spz_let(s, to, "step", ag_spz_step(s, s->j), NULL);
     ag_spz_scores(s, to, p, step, s->round, "scores");
     ag_spz_mma_wait(s, to, 0, NULL);
     ag_spz_release(s, to, &s->ring[0], step);
-    ag_spz_append(s, to, &p->softmax, 0);
+    append_fetches(s, to, &p->softmax, false);
     ag_spz_append(s, to, &p->touches, 0);
     ag_spz_append(s, to, &p->show, 0);
     ag_spz_weighted(s, to, p, step, "weighted values");

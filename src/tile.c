@@ -52,7 +52,9 @@ const char *const ag_tile_op_name[] = {[TI_LET] = "let",
                                        [TI_STORE_LIST] = "store_list",
                                        [TI_COUNT_LISTS] = "count_lists",
                                        [TI_SCAN_LISTS] = "scan_lists",
-                                       [TI_INVERT_LISTS] = "invert_lists"};
+                                       [TI_INVERT_LISTS] = "invert_lists",
+                                       [TI_BOUND] = "bound",
+                                       [TI_CLASSIFY] = "classify"};
 
 Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name) {
     Kernel *k = NEW(d->arena, Kernel);

@@ -441,6 +441,34 @@ static void check_loop(Check *c, const Ins *i) {
     if (is_in(c, i->dst, SPACE_SCALAR)) check_body(c, i, i->dst);
 }
 
+/* Scalars dst and x, which it sets, and positions from val b to val bar. */
+static bool check_span(const Check *c, const Ins *i, int x) {
+    bool ok = is_in(c, i->dst, SPACE_SCALAR) && is_in(c, x, SPACE_SCALAR) && is_in(c, i->b, SPACE_SCALAR) && is_in(c, i->bar, SPACE_SCALAR);
+    require(c, c->k->kind == KERNEL_CLASSIFY && c->k->nrole == 1, "it is for a kernel that classifies tiles");
+    require(c, ok && c->written[i->b] && c->written[i->bar], "it sets and reads scalars");
+    return ok;
+}
+static void check_bound(Check *c, const Ins *i) {
+    if (!check_span(c, i, i->a)) return;
+    bool other = ag_expr_uses(c->k, i->e[0], OP_AXIS, i->trans ? AX_Q : AX_K);
+    require(c, !other && ag_expr_uses(c->k, i->e[0], OP_AXIS, i->trans ? AX_K : AX_Q), "what is bounded varies with one axis");
+    check_expr(c, i->e[0], PER_ELEMENT, 0, 0, -1);
+    c->written[i->a] = true;
+}
+static void check_block(Check *c, const Block *b);
+static void check_classify(Check *c, const Ins *i) {
+    if (!check_span(c, i, i->col)) return;
+    const KernelTensor *t = &c->k->tensor[c->k->tiles];
+    require(c, c->k->tiles >= TEN_COUNT && t->output && t->flat && t->type == DT_I32, "there is no tensor for the lists");
+    for (int e = 0; e < 3; e++) check_uniform(c, i->e[e], T_INT);
+    require(c, i->n > 0 && c->k->guard && c->k->nodes.n[c->k->guard].type == T_BOOL, "a tile has no keys, or there is no mask");
+    c->written[i->dst] = c->written[i->col] = true;
+    check_block(c, &i->body);
+    c->ins = i;
+    check_expr(c, c->k->guard, PER_ELEMENT, 0, 0, -1);
+    for (int e = 3; e < 5; e++) check_uniform(c, i->e[e], T_BOOL);
+}
+
 static void check_ins(Check *c, const Ins *i) {
     c->ins = i;
     switch (i->op) {
@@ -516,6 +544,8 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_COUNT_LISTS:
     case TI_SCAN_LISTS:
     case TI_INVERT_LISTS: check_invert(c, i); break;
+    case TI_BOUND: check_bound(c, i); break;
+    case TI_CLASSIFY: check_classify(c, i); break;
     }
     if (i->dst >= 0) c->written[i->dst] = true;
 }
@@ -578,7 +608,7 @@ static void check_barriers(const Check *c) {
 void ag_tile_check(const Kernel *k, unsigned facts) {
     Check c = {.k = k, .facts = facts};
     int warps = check_roles(&c);
-    bool tiles = k->kind != KERNEL_EACH && k->kind != KERNEL_INVERT;
+    bool tiles = k->kind != KERNEL_EACH && k->kind != KERNEL_INVERT && k->kind != KERNEL_CLASSIFY;
     require(&c, k->pack >= 1 && k->queries >= 1 && (!tiles || k->queries * k->pack <= k->sched->f[F_TILE_M].v),
             "the queries of a tile have more rows than it");
     for (int i = 0; i < k->nval; i++) {

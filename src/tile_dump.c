@@ -218,6 +218,19 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, "", i->e + 2, 1, i->op == TI_SCAN_LISTS ? " ..]" : "]");
         put_exprs(d, ", ", i->e + 3, 1, " blocks");
         break;
+    case TI_BOUND:
+        ag_put(d->out, " %s %s", name(d, i->dst), name(d, i->a));
+        put_exprs(d, " <- ", i->e, 1, "");
+        ag_put(d->out, " at %s %s .. %s", i->trans ? "k" : "q", name(d, i->b), name(d, i->bar));
+        break;
+    case TI_CLASSIFY:
+        ag_put(d->out, " %s", k->tensor[k->tiles].name);
+        put_exprs(d, "[", i->e, 1, " ..]");
+        put_exprs(d, ", key tiles ", i->e + 1, 2, " ..");
+        ag_put(d->out, " of %d keys %s .. %s, queries %s .. %s", i->n, name(d, i->dst), name(d, i->col), name(d, i->b), name(d, i->bar));
+        put_exprs(d, ", may ", i->e + 3, 1, "");
+        put_exprs(d, ", must ", i->e + 4, 1, "");
+        break;
     case TI_ELSE:
     case TI_RESET:
     case TI_STORE_WAIT:

@@ -57,6 +57,7 @@ void ag_tiler_block(Tiler *t) {
     if (tile_field(k, F_LONGEST)) place[AX_Q] = op2(t, OP_SUB, op2(t, OP_SUB, val(t, tiles), num(t, 1)), place[AX_Q]);
     int m = ag_tiler_let(t, t->pre, "m", place[AX_Q], tile_field(k, F_LONGEST) ? "last query tiles, with the most keys, first" : NULL);
     k->val[m].nonneg = true;
+    t->tile_m = m;
     if (k->pack == 1) t->h = ag_tiler_let(t, t->pre, "h", place[AX_H], NULL);
     t->b = ag_tiler_let(t, t->pre, "b", place[AX_B], NULL);
     Ref group = op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV));
@@ -119,8 +120,22 @@ static void share_bounds(Tiler *t) {
     }
 }
 
+/* Entries of the list that a kernel before has made for this query tile: first the key tiles that need no mask (pass_split.c). */
+static void listed_tiles(Tiler *t, const Fn *fn) {
+    Ref zero = num(t, 0), m = val(t, t->tile_m), tiles_m = op2(t, OP_CEILDIV, size(t, SZ_SQ), num(t, t->k->queries));
+    Ref at = ag_tile_list_of(t->k, fn, val(t, t->b), t->k->pack > 1 ? 0 : val(t, t->h), tiles_m, m);
+    t->k->tile_list = val(t, ag_tiler_let(t, t->pre, "list", at, "---- key tiles list[j_lo .. j_hi] can contribute"));
+    t->k->lo = val(t, ag_tiler_let(t, t->pre, "j_lo", zero, NULL));
+    bool some = tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA; /* as below; an empty list has one entry, 0 */
+    t->k->hi = val(t, ag_tiler_let(t, t->pre, "j_hi", op2(t, OP_MAX, ag_tile_element(t->k, t->k->tile_list, num(t, -2)), num(t, some)), NULL));
+}
+
 /* Key tiles that can contribute. */
-void ag_tiler_keys(Tiler *t) {
+void ag_tiler_keys(Tiler *t, const Fn *fn) {
+    if (t->k->tiles) {
+        listed_tiles(t, fn);
+        return;
+    }
     const KeyRange *r = &t->m->range;
     if (!t->listed) share_bounds(t);
     Ref bn = num(t, tile_field(t->k, F_TILE_N)), zero = num(t, 0), lo = zero, hi = size(t, SZ_SK);

@@ -35,6 +35,7 @@ typedef struct Val {
     bool captured;     /* scalars: computed from elements of captured tensors, so an int may be any */
     bool varies;       /* scalars: TI_SET changes it */
     bool panels;  /* shared: kept as panels of 64 columns, a panel being rows x 128 bytes with 128-byte swizzle: what TMA writes and wgmma reads */
+    bool fetched; /* fragments: elements of a captured tensor, packed by pairs of columns as they lie there; read ahead of the step's products */
     bool lasting; /* fragments: what one block of the role writes another reads */
     bool table;   /* shared: rows of words as they stand, for single accesses: no swizzle */
     Span span;
@@ -115,6 +116,14 @@ typedef enum TileOp {
                      e[0] * rank.block / rank.stride + c; each into the query's list in table dst if it is among its first rank.count.
                      Then a's last rank.history columns become its first.  Each query's rows of both tables have one owner, some lanes of a warp */
     TI_STORE_LIST, /* tensor n (i32) [batch e[2], head e[3]] rows e[0].. (those < e[1]) = the blocks in the lists of table a, ascending, then -1 */
+    /* ---- which key tiles a query tile needs */
+    TI_BOUND, /* scalars dst and a = the least and the greatest value (bool: whether all are true, and any) of e[0], which varies with AXIS q or, with `trans`, AXIS k
+                    alone, at positions val b .. val bar of it */
+    TI_CLASSIFY, /* of key tiles e[1] .. e[2] - 1, of n keys each: which hold a key that a query at one of the positions val b .. val bar sees (Kernel.guard, at AXIS q and
+                    AXIS k), and which of these all of them see as a whole, up to its n-th key.  Kernel.tiles[e[0] - 2] = how many; [e[0] - 1] = how many of them
+                    as a whole; from e[0] on the numbers of these, ascending, then those of the others, descending; 0 if there is none.  For each key tile scalars
+                    dst and col are its first and its last key, and the body is run; then e[3] (may a query see a key?) and e[4] (do all see all?) may
+                    settle it; elements are asked where they do not */
     /* ---- inversions of block lists, at batch e[0], head e[1], of e[3] blocks; Kernel.invert has the tensors; dst, a and b are tables to work in.
      * An entry of a list counts if its block is in 0 .. e[3] - 1, its slot below the count of the list, and no earlier slot of the list has the same
      * block.  Chunk c: lists (of queries) c * invert.chunk .. + invert.chunk - 1, of those that there are */
@@ -179,6 +188,7 @@ typedef struct KernelTensor {
     Size rows, heads; /* q k v o lse: extents of dims 2 and 1 */
     Ref extent[4];    /* of every dim, int nodes over sizes */
     bool output, optional, used;
+    bool flat;   /* contiguous, and read by one subscript that is never outside */
     bool named;  /* by the spec, so that in CUDA its pointer and strides have prefixes, see emit_each.c */
     int program; /* index among the tensors of the program */
 } KernelTensor;
@@ -216,7 +226,7 @@ enum { UNION_ROWS = 4, UNION_QUERIES = 16 /* at most */ };
 static inline int ag_union_cols(int entries) { return (entries + 3) / 4 * 4; } /* read four at a time */
 
 /* What a kernel is for: the simulator follows keys and query rows through attention alone. */
-typedef enum KernelKind { KERNEL_ATTEND, KERNEL_GATHER, KERNEL_SELECT, KERNEL_EACH, KERNEL_INVERT } KernelKind;
+typedef enum KernelKind { KERNEL_ATTEND, KERNEL_GATHER, KERNEL_SELECT, KERNEL_EACH, KERNEL_INVERT, KERNEL_CLASSIFY } KernelKind;
 enum { EACH_CHANNELS = 8 }; /* KERNEL_EACH: neighbouring channels of a row that one thread computes */
 
 typedef struct Kernel {
@@ -253,6 +263,8 @@ typedef struct Kernel {
     int key_loop;    /* value that counts key tiles (dst of its TI_LOOP) */
     Ref lo, hi;      /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
     Ref gap_at, gap; /* VALs: the loop counts steps [lo, hi), and steps from gap_at on are tiles `gap` further; 0: steps are tiles */
+    int tiles;       /* tensor of the key tiles of each query tile, see TI_CLASSIFY; 0: none.  The loop then counts entries of the list */
+    Ref tile_list;   /* VAL: where in it the list of the running tile begins; 0 likewise */
     const Ins *
         entries; /* KERNEL_GATHER: the TI_ENTRIES whose queries are rows.  A row number of queries is one of entries then: row r of a tile that begins at
                                x stands for the query of entry x + r / pack, and what is stored goes to row number `entry` of the tensor */

@@ -160,6 +160,7 @@ Ref ag_tiler_first_key(Tiler *t) {
     if (t->gather) return t->key0;
     if (!t->listed && t->k->gap) /* a tile behind the gap */
         j = op2(t, OP_ADD, j, ag_node_op(&t->k->nodes, OP_SELECT, op2(t, OP_GE, j, t->k->gap_at), t->k->gap, num(t, 0), (Span){0}));
+    if (t->k->tiles) j = ag_tile_element(t->k, t->k->tile_list, j);
     if (!t->listed) return op2(t, OP_MUL, j, n);
     int64_t parts = parts_of(t);
     Ref block = ag_node_intern(&t->k->nodes, (Node){.op = OP_LISTED, .type = T_INT, .arg = {entry_of(t)}});

@@ -20,7 +20,7 @@ typedef struct Tiler {
     Ref *todo;                /* bodies still to be computed in this step */
     int ntodo;
     int shared[TEN_COUNT]; /* per tensor: its shared tile, -1 */
-    int b, h, g, row0, q0, q_last, j;
+    int b, h, g, row0, q0, q_last, j, tile_m;
     const Branch *listed;                 /* whose block lists say which keys are visited; NULL: all keys are */
     Ref limit;                            /* rows of queries below belong to the tile */
     int united;                           /* queries whose lists the tile unites; 0 */
@@ -60,8 +60,8 @@ Ref ag_tiler_first_key(Tiler *t);                  /* position of the first key 
 void ag_tiler_pieces(Tiler *t, Block *once); /* which entries a block of the launch has */
 void ag_tiler_compose(Tiler *t, Block *once, Block *tile, Block *step, Block *post);
 /* ---- tile_grid.c */
-void ag_tiler_block(Tiler *t); /* which tile this block computes */
-void ag_tiler_keys(Tiler *t);  /* key tiles that can contribute */
+void ag_tiler_block(Tiler *t);              /* which tile this block computes */
+void ag_tiler_keys(Tiler *t, const Fn *fn); /* key tiles that can contribute */
 /* ---- tile_guard.c */
 void ag_tiler_guard(Tiler *t); /* sets Kernel.guard: the mask and the end of the keys */
 void ag_tiler_flag(Tiler *t, Block *step,

@@ -10,7 +10,10 @@ first.  FlexAttention is torch.compile(flex_attention, dynamic=False) with a Blo
 
 `first call` is what passes from nothing to a result, with empty caches on disk: for FlexAttention its first call, BlockMask made before; for attngen context,
 compilation and first launch.  The first of FlexAttention's also starts PyTorch's compiler, whose import is left out.  TFLOP/s count the visible part of the
-mask.  A ratio above 1 says that attngen is faster."""
+mask.  A ratio above 1 says that attngen is faster.
+
+document: 8 documents of 2048 tokens, causal, by their numbers; attngen's time contains its look at the tiles, FlexAttention's not that of its BlockMask.  alibi: a
+slope for each head."""
 
 import os
 import tempfile
@@ -46,12 +49,35 @@ def softcap(score, b, h, q, k):
     return CAP * torch.tanh(score / CAP)
 
 
-# name: our spec and its parameters at launch, mask_mod and score_mod of FlexAttention, visible keys of all queries of one head
+DOCUMENT = 2048
+
+
+def documents():
+    return (torch.arange(S, device="cuda") // DOCUMENT).to(torch.int32)[None]
+
+
+def same_document():
+    doc = documents()[0]
+    return lambda b, h, q, k: (k <= q) & (doc[q] == doc[k])
+
+
+def slopes():
+    return torch.exp2(-8 * torch.arange(1, H + 1, device="cuda") / H).float()
+
+
+def alibi():
+    slope = slopes()
+    return lambda score, b, h, q, k: score - slope[h] * (q - k)
+
+
+# name: our spec and its arguments at launch (tensors: what makes one), mask_mod and score_mod of FlexAttention (without arguments: what makes one), visible keys of all queries of one head
 CAUSAL_PAIRS = S * (S + 1) // 2
 VARIANTS = {
     "causal": ("causal", {}, causal, None, CAUSAL_PAIRS),
     f"window {WINDOW}": ("sliding_window", {"window": WINDOW + 1}, window, None, CAUSAL_PAIRS - (S - WINDOW - 1) * (S - WINDOW) // 2),
     f"softcap {CAP:.0f}": ("softcap", {"cap": CAP}, causal, softcap, CAUSAL_PAIRS),
+    "document": ("document", {"doc": documents}, same_document, None, S // DOCUMENT * (DOCUMENT * (DOCUMENT + 1) // 2)),
+    "alibi": ("alibi", {"slope": slopes}, causal, alibi, CAUSAL_PAIRS),
 }
 
 
@@ -97,6 +123,8 @@ class Flex:
 def one_variant(name, args, tensors):
     """What was measured of a variant, with its line printed."""
     spec, params, mask_mod, score_mod, pairs = VARIANTS[name]
+    params = {key: value() if callable(value) else value for key, value in params.items()}
+    mask_mod, score_mod = (f() if f and f.__code__.co_argcount == 0 else f for f in (mask_mod, score_mod))
     made, left_out = {}, {}
     for contender, schedule in {"attngen": None, **args.own}.items():
         try:

@@ -9,3 +9,30 @@ struct bf16 {
 struct f16 {
     static __device__ __forceinline__ u32 pack(float lo, float hi) { u32 r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo)); return r; }
 };
+
+//@ leaf fetch_pairs needs types LEAF UNROLL
+// Row r of a fragment = two neighbours of every eight elements of a row that begins at `at`, the lower one in the low half; those from n on are 0 and not read. Where they
+// lie side by side and are aligned to that, two come at a time.
+template <int N> LEAF void fetch_pairs(u32 (&x)[N][2], int r, const u16 *at, i64 col, int n) {
+    if (n > 8 * N - 7 && col == 1 && (u64)at % 4 == 0) {
+        UNROLL for (int ni = 0; ni < N; ni++) x[ni][r] = __ldg((const u32 *)(at + ni * 8));
+        return;
+    }
+    UNROLL for (int ni = 0; ni < N; ni++) {
+        const u32 lo = ni * 8 < n ? __ldg(at + ni * 8 * col) : 0, hi = ni * 8 + 1 < n ? __ldg(at + (ni * 8 + 1) * col) : 0;
+        x[ni][r] = lo | hi << 16;
+    }
+}
+template <int N> LEAF void fetch_pairs(float (&x)[N][4], int r, const float *at, i64 col, int n) {
+    if (n > 8 * N - 7 && col == 1 && (u64)at % 8 == 0) {
+        UNROLL for (int ni = 0; ni < N; ni++) {
+            const float2 two = __ldg((const float2 *)(at + ni * 8));
+            x[ni][2 * r] = two.x, x[ni][2 * r + 1] = two.y;
+        }
+        return;
+    }
+    UNROLL for (int ni = 0; ni < N; ni++) {
+        x[ni][2 * r] = ni * 8 < n ? __ldg(at + ni * 8 * col) : 0.f;
+        x[ni][2 * r + 1] = ni * 8 + 1 < n ? __ldg(at + (ni * 8 + 1) * col) : 0.f;
+    }
+}

@@ -243,7 +243,7 @@ t "the Math IR of a program" 0 "" emit "$p" -a sm_90 -D D=32 --as math --after h
 is "the Math IR of a program, by kernel" "$(head -n 2 "$tmp/out" | tail -n 1)" "program prog_top   D 32  Dv 32  bf16"
 
 # ---- speculative softmax
-t "a mask without plain steps" 0 "" emit document -a sm_90a
+t "a mask without plain steps" 0 "" emit dilated -a sm_90a
 is "no reference where no step is speculative" "$(grep -c 'ref\[' "$tmp/out")" 0
 t "a mask with plain steps" 0 "" emit causal -a sm_90a
 is "a reference for speculative steps" "$(grep -c 'float ref\[' "$tmp/out")" 1

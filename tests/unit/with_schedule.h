@@ -105,6 +105,30 @@ static inline void judge(const Compilation *c, CaseData *d, double slack, Buf *t
     free(naive_lse);
 }
 
+/* The tensors that kernel k reads, as it numbers them; lists: the key tiles of each query tile. */
+static inline void number_tensors(HostCall *call, const Compilation *c, const Kernel *k, HostTensor lists) {
+    for (int i = 0; i < HOST_MORE; i++) {
+        int input = TEN_COUNT + i < k->ntensor ? k->tensor[TEN_COUNT + i].program - TEN_COUNT : -1;
+        if (input >= 0 && input < c->fn.spec->ninput) call->more[i] = call->input[input];
+        if (k->tiles && k->tiles == TEN_COUNT + i) call->more[i] = lists;
+    }
+}
+/* Runs the kernel of c, and before it the one that lists key tiles, if there is one. */
+static inline bool simulate_both(const Compilation *c, HostCall *call, Buf *text) {
+    const Kernel *k = c->fn.kernel;
+    const int64_t *n = call->size;
+    size_t lists = (size_t)(n[SZ_B] * n[SZ_HQ] * ((n[SZ_SQ] + k->queries - 1) / k->queries)); /* at most */
+    HostTensor t = {.type = DT_I32, .stride = {1}};
+    if (k->tiles) t.data = calloc(lists * (size_t)(n[SZ_SK] + 3) + 1, sizeof(int32_t));
+    HostCall own = *call;
+    number_tensors(&own, c, c->part[0].kernel, t);
+    bool ok = !k->tiles || ag_simulate(c->part[0].kernel, &own, text);
+    number_tensors(call, c, k, t);
+    ok = ok && ag_simulate(k, call, text);
+    free(t.data);
+    return ok;
+}
+
 /* Runs the kernel of c on random tensors of the case, which `edit` may change before, and compares: "" or what is wrong (malloc'ed). */
 static inline char *result_of_edited(const Compilation *c, const Case *shape, uint64_t seed, double slack, void (*edit)(HostCall *)) {
     CaseData d;
@@ -112,13 +136,8 @@ static inline char *result_of_edited(const Compilation *c, const Case *shape, ui
     ag_putn(&text, "", 0);
     assert_true(ag_check_data(&d, shape, c->fn.spec, seed));
     if (edit) edit(&d.call);
-    for (int i = 0; i < HOST_MORE; i++) { /* the inputs that the kernel reads, as it numbers them */
-        const Kernel *k = c->fn.kernel;
-        int input = TEN_COUNT + i < k->ntensor ? k->tensor[TEN_COUNT + i].program - TEN_COUNT : -1;
-        if (input >= 0 && input < c->fn.spec->ninput) d.call.more[i] = d.call.input[input];
-    }
     ag_check_poison(&d, c->fn.spec);
-    if (ag_simulate(c->fn.kernel, &d.call, &text)) judge(c, &d, slack, &text);
+    if (simulate_both(c, &d.call, &text)) judge(c, &d, slack, &text);
     ag_check_data_free(&d);
     return text.s;
 }

@@ -1,0 +1,112 @@
+/* Elements of captured tensors in scores (tile_elements.c): those that a whole tile shares are read once, and only where it does; biases by query and key are fetched ahead of the
+ * products. */
+#include "with_schedule.h"
+
+static const attngen_dim D16[] = {{"D", 16}, {NULL, 0}};
+static const Case shapes[] = {{.B = 1, .Hkv = 2, .group = 1, .Sq = 200, .Sk = 200, .offset = ATTNGEN_ALIGN_END},
+                              {.B = 2, .Hkv = 1, .group = 2, .Sq = 33, .Sk = 310, .offset = ATTNGEN_ALIGN_END},
+                              {.B = 1, .Hkv = 1, .group = 1, .Sq = 130, .Sk = 65, .offset = -40},
+                              {.B = 1, .Hkv = 1, .group = 1, .Sq = 70, .Sk = 90, .offset = 1 << 20}};
+
+#define TABLE(index, mask) "attention: a\nparams: {w: {int: 9}}\ninputs:\n  t: {f32: [h, 40]}\nscore: s + t[h, " index "]\nmask: " mask "\n"
+
+/* Tables whose subscript comes to rest far from the diagonal, or never does. */
+static const struct {
+    const char *spec;
+    bool shares;
+} tables[] = {
+    {TABLE("clamp(k - q, -8, 8) + 8", "true"), true},
+    {TABLE("min(abs(q - k), 20)", "true"), false}, /* no bounds of abs */
+    {TABLE("min(max(q - k, 0), 20)", "k <= q"), true},
+    {TABLE("min(max(q - k, 0) // 4, 7)", "k <= q"), true},
+    {TABLE("max(k - q + 30, 0) if k - q < 0 else 31", "true"), true},
+    {TABLE("q - k if q - k < 8 else min(8 + floor(log((q - k) / 8) * 6), 31)", "k <= q"), true},
+    {TABLE("min(floor(log2(q - k) * 3), 17)", "k < q"), true}, /* of what is not positive there is no bound */
+    {TABLE("min(floor(sqrt(max(q - k, 0))), 5)", "k <= q"), true},
+    {TABLE("relu(10 - (q - k))", "true"), true},
+    {TABLE("max(3 * (k - q), -30) // w + 30", "k <= q"), false}, /* a divisor that may be anything */
+    {TABLE("(k - q) % 40", "true"), false},
+    {TABLE("k // 32", "true"), true},
+    {TABLE("clamp(k - q + 2147483000, 0, 39)", "true"), false}, /* it wraps around */
+    {TABLE("q - k", "k <= q and q - k < 40"), false},
+};
+
+static const Ins *find(const Block *b, bool (*is)(const Kernel *, const Ins *), const Kernel *k) {
+    const Ins *found = NULL;
+    for (const Ins *i = b->first; i && !found; i = i->next) found = is(k, i) ? i : find(&i->body, is, k);
+    return found;
+}
+static bool is_shared(const Kernel *k, const Ins *i) { return i->op == TI_LET && strncmp(k->val[i->dst].name.s, "alike", 5) == 0; }
+static bool is_fetch(const Kernel *k, const Ins *i) { return i->op == TI_MAP && k->val[i->dst].fetched; }
+
+static void test_shared(void **state) {
+    (void)state;
+    for (int wgmma = 0; wgmma < 2; wgmma++)
+        for (int i = 0; i < LEN(tables); i++) {
+            Schedule s = wgmma ? small_wgmma(1) : small_schedule();
+            if (wgmma && i % 2) s.f[F_OVERLAP].v = 1, s.f[F_DIRECTION].v = 0;
+            s.f[F_LOOP_FORM].v = i % 3 != 0;
+            Compilation *c = compile_schedule(tables[i].spec, &s, wgmma ? "sm_90a" : "sm_80", D16, "place");
+            must_compile(c);
+            if ((find(&c->fn.kernel->role[0].body, is_shared, c->fn.kernel) != NULL) != tables[i].shares)
+                fail_msg("%s: %s", tables[i].spec, tables[i].shares ? "reads an element for each score" : "takes elements for one that may differ");
+            for (int n = 0; n < LEN(shapes); n++) must_be_right(c, &shapes[n], 3 + (uint64_t)n);
+            ag_compilation_free(c);
+        }
+}
+
+/* Speculative steps are done again without conditions. */
+static void test_speculative(void **state) {
+    (void)state;
+    Schedule s = small_wgmma(1);
+    s.f[F_OVERLAP].v = s.f[F_SOFTMAX].v = 1;
+    s.f[F_LOOP_FORM].v = 0;
+    Compilation *c = compile_schedule(tables[0].spec, &s, "sm_90a", D16, "place");
+    must_compile(c);
+    assert_null(find(&c->fn.kernel->role[0].body, is_shared, c->fn.kernel));
+    must_be_right(c, &shapes[0], 9);
+    ag_compilation_free(c);
+}
+
+#define BIAS(type, dims, at) "attention: a\ninputs:\n  t: {" type ": [" dims "]}\nscore: 0.5 * s + t[" at "]\nmask: k <= q + 20\n"
+
+static const struct {
+    const char *spec;
+    bool fetched;
+} biases[] = {
+    {BIAS("dtype", "b, h, q, k", "b, h, q, k"), true},
+    {BIAS("f32", "b, h, q, k", "b, h, q, k"), true},
+    {BIAS("f16", "1, h, q, k", "b, h, q, k"), true},
+    {BIAS("f32", "q, k", "q, k"), true},
+    {BIAS("f32", "b, k", "b, k"), false},
+    {BIAS("f32", "b, k, q", "b, k, q"), false},
+    {BIAS("f32", "q, k", "q, k + 1"), false},
+};
+
+/* The fragment is packed as the tensor is, and written before the products of its step are issued. */
+static void test_fetched(void **state) {
+    (void)state;
+    for (int overlap = 0; overlap < 2; overlap++)
+        for (int i = 0; i < LEN(biases); i++) {
+            Schedule s = small_wgmma(1);
+            s.f[F_OVERLAP].v = overlap;
+            s.f[F_DIRECTION].v = 0;
+            s.f[F_LOOP_FORM].v = i % 2;
+            Compilation *c = compile_schedule(biases[i].spec, &s, "sm_90a", D16, "place");
+            must_compile(c);
+            const Kernel *k = c->fn.kernel;
+            const Ins *fetch = NULL, *loop = k->role[0].body.first;
+            for (; loop && !fetch; loop = loop->next)
+                if (loop->op == TI_LOOP) fetch = find(&loop->body, is_fetch, k);
+            if ((fetch != NULL) != biases[i].fetched) fail_msg("%s: %s", biases[i].spec, fetch ? "is fetched ahead" : "is not fetched ahead");
+            for (const Ins *x = fetch ? fetch->prev : NULL; x; x = x->prev) assert_true(x->op == TI_MAP || x->op == TI_LET);
+            if (fetch) assert_int_equal(k->val[fetch->dst].type, k->tensor[k->nodes.n[fetch->e[0]].index].type);
+            for (int n = 0; n < 3; n++) must_be_right(c, &shapes[n], 5 + (uint64_t)n);
+            ag_compilation_free(c);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shared), cmocka_unit_test(test_speculative), cmocka_unit_test(test_fetched)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
