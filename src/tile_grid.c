@@ -86,7 +86,7 @@ static Ref listed_entries(Tiler *t) {
 }
 
 /* Key tiles of these. */
-static Ref listed_tiles(Tiler *t) {
+static Ref tiles_of_entries(Tiler *t) {
     int64_t parts = t->k->list->n / tile_field(t->k, F_TILE_N);
     Ref entries = listed_entries(t);
     return parts > 1 ? op2(t, OP_MUL, entries, num(t, parts)) : entries;
@@ -145,7 +145,7 @@ void ag_tiler_keys(Tiler *t, const Fn *fn) {
     if (t->listed) lo = hi = zero;
     int j_lo =
         ag_tiler_let(t, t->pre, "j_lo", r->need_lo && !t->listed ? op2(t, OP_FLOORDIV, lo, bn) : zero, "---- key tiles j_lo .. j_hi can contribute");
-    Ref up = t->listed ? listed_tiles(t) : op2(t, OP_CEILDIV, r->need_hi ? op2(t, OP_MAX, hi, zero) : hi, bn);
+    Ref up = t->listed ? tiles_of_entries(t) : op2(t, OP_CEILDIV, r->need_hi ? op2(t, OP_MAX, hi, zero) : hi, bn);
     /* With wgmma a tile without keys visits one, in which none is visible: the rings of the roles need no exception then. */
     bool some = tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA;
     Ref least = some ? op2(t, OP_ADD, val(t, j_lo), num(t, 1)) : val(t, j_lo);
