@@ -224,9 +224,12 @@ static inline void random_spec(Buf *out, uint64_t seed) {
     random_lets(&r, &body);
     uint32_t parts = random_roll(&r, 8);
     if (parts) ag_put(&body, "mask: >-\n  "), random_bool(&r, &body, MAY_KEY, 3), ag_put(&body, "\n");
-    if (parts != 1 && parts != 2)
-        ag_put(&body, "score: >-\n  clamp("), random_float(&r, &body, MAY_KEY | MAY_SCORE, 3),
-            ag_put(&body, ", -20, 20)%s\n", random_roll(&r, 2) ? " + s" : "");
+    if (parts != 1 && parts != 2) {
+        static const char *const after[] = {"", " + s", " * x", " * x + s", " / 4", " - s * x"};
+        ag_put(&body, "score: >-\n  clamp("), random_float(&r, &body, MAY_KEY | MAY_SCORE, 3);
+        ag_put(&body, ", -20, 20)%s\n", after[random_roll(&r, LEN(after))]);
+    } else if (parts == 1)
+        ag_put(&body, "score: %s\n", random_roll(&r, 2) ? "s * x" : "x * tanh(s / 8) * 8");
     if (random_roll(&r, 6) == 0)
         ag_put(&body, "normalize:\n  softmax:\n    plus: >-\n      exp(clamp("), random_float(&r, &body, 0, 2), ag_put(&body, ", -5, 5))\n");
     ag_put(out, "attention: random_%llu\nparams: {w: {int: %d}, c: {int: %d}, x: {float: %g}}\n", (unsigned long long)seed,
