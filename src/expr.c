@@ -285,6 +285,8 @@ static Tree call(Parser *p, Token name) {
         near[m] = NULL;
         const char *hint = ag_nearest(name.text, near);
         Str shown = ag_clip(p->d->arena, name.text);
+        const char *why = ag_refused(REFUSED_FUNCTION, name.text);
+        if (why) return FAIL(p, ag_unsupported, span_of(p, name), "'%.*s' is no function of the language: %s", STRF(shown), why);
         if (hint) return FAIL(p, ag_error, span_of(p, name), "unknown function '%.*s'; did you mean '%s'?", STRF(shown), hint);
         return FAIL(p, ag_error, span_of(p, name), "unknown function '%.*s'", STRF(shown));
     }

@@ -136,7 +136,10 @@ static bool resolve_indexed(Typing *t, Ast *e) {
     near[n] = NULL;
     const char *hint = known ? NULL : ag_nearest(name, near);
     Span at = {e->span.file, e->span.off, (uint32_t)name.n};
-    if (known)
+    const char *why = ag_refused(REFUSED_SUBSCRIPT, name);
+    if (why)
+        ag_unsupported(t->d, e->span, "'%.*s' is the score of this head, query and key, without subscripts: %s", STRF(shown), why);
+    else if (known)
         ag_error(t->d, at, "'%.*s' takes no subscripts; only captured tensors, those of 'inputs', do", STRF(shown));
     else if (hint)
         ag_error(t->d, at, "unknown input '%.*s'; did you mean '%s'?", STRF(shown), hint);
