@@ -72,7 +72,7 @@ PICTURES = {
     "sliding_window": (["-D", "window=6"], {}),
     "sparse_fixed": (["-D", "stride=6", "-D", "tail=1"], {}),
     "sparse_strided": (["-D", "stride=6"], {}),
-    "sta_3d": (["-D", "tile=2", "-D", "frames=1", "-D", "rows=4", "-D", "cols=4", "-D", "t=1", "-D", "text=3", "--sk", "36"], {}),
+    "sta_3d": (["-D", "tile=2", "-D", "frames=1", "-D", "rows=4", "-D", "cols=4", "-D", "t=1", "-D", "y=3", "-D", "x=2", "-D", "text=3", "--sk", "36"], {}),
     "streaming_chunks": (["-D", "chunk=4", "-D", "left=2"], {}),
     "svg_spatial": (["-D", "prefix=16", "-D", "frame=64", "--sk", "336"], {}),
     "svg_temporal": (["-D", "prefix=4", "-D", "frame=10", "-D", "frames=4", "-D", "width=1", "--sk", "44"], {}),
