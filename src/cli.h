@@ -22,7 +22,7 @@ typedef struct Cli {
     const char *pos[2]; /* positional arguments */
     const char *schedule, *arch, *as, *after, *out, *dtype, *out_dtype, *only, *completion, *layout;
     List dims, ins, outs, set;
-    bool help, man, full, gpu, no_gpu, cpu, reference, json, timeline, picks, svg, debug_hang;
+    bool help, man, full, gpu, no_gpu, cpu, reference, json, timeline, mask, picks, svg, debug_hang;
     int64_t seed, device, B, heads, kv_heads, sq, sk, offset, runs;
 } Cli;
 
@@ -114,6 +114,7 @@ int cli_bind_call(attngen_call **out, attngen_shape *shape, attngen_context *ctx
 /* ---- the verbs */
 int cli_emit(Cli *cli);
 int cli_show(Cli *cli);
+int cli_mask(Cli *cli);  /* of show */
 int cli_picks(Cli *cli); /* of show */
 int cli_check(Cli *cli);
 int cli_run(Cli *cli);

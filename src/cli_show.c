@@ -1,4 +1,4 @@
-/* cli_show.c: `attngen show`: how a schedule uses the machine; or which blocks a spec selects (cli_picks.c). */
+/* cli_show.c: `attngen show`: how a schedule uses the machine; which keys a mask lets a query see (cli_mask.c); or which blocks a spec selects (cli_picks.c). */
 #include "cli.h"
 
 static int show(Job *job, attngen_artefact what, Output *out) {
@@ -13,9 +13,11 @@ static int show(Job *job, attngen_artefact what, Output *out) {
 int cli_show(Cli *cli) {
     Job job;
     Output out;
-    if (!cli->timeline && !cli->picks) return cli_error(EXIT_USAGE, "show needs --timeline or --picks");
-    if (cli->timeline && cli->picks) return cli_error(EXIT_USAGE, "--timeline and --picks exclude each other");
-    if (cli->picks && cli->svg) return cli_error(EXIT_USAGE, "--picks is drawn as text: --svg is for --timeline");
+    int wanted = cli->timeline + cli->mask + cli->picks;
+    if (wanted == 0) return cli_error(EXIT_USAGE, "show needs --timeline, --mask or --picks");
+    if (wanted > 1) return cli_error(EXIT_USAGE, "--timeline, --mask and --picks exclude each other");
+    if (!cli->timeline && cli->svg) return cli_error(EXIT_USAGE, "--%s is drawn as text: --svg is for --timeline", cli->mask ? "mask" : "picks");
+    if (cli->mask) return cli_mask(cli);
     if (cli->picks) return cli_picks(cli);
     int code = cli_job_open(&job, cli);
     if (code == 0) code = cli_output_open(&out, cli->out, false);

@@ -45,7 +45,15 @@ static int gravity(attngen_status s) {
     }
 }
 
+/* What is written once may be read for each term of a sum. */
+static bool is_said(const Diag *d, Span at, Str text) {
+    for (const DiagMsg *m = d->first; m; m = m->next)
+        if (at.file && m->at.file == at.file && m->at.off == at.off && m->at.len == at.len && ag_str_eq(m->text, text)) return true;
+    return false;
+}
+
 static void report(Diag *d, attngen_status status, const char *kind, Span at, Str text) {
+    if (is_said(d, at, text)) return;
     if (d->nerror >= AG_MAX_ERRORS) {
         append(d, "error", (Span){0}, STR("too many errors"));
         ag_stop(d);

@@ -1,6 +1,7 @@
 /* expr.c: the expression language: text to syntax tree, by recursive descent over one table of operators (op.def).
  *
- * Recursion is bounded by EXPR_MAX_DEPTH, the tree by EXPR_MAX_NODES and EXPR_MAX_LEVELS; the first error ends the parse of its expression. */
+ * Recursion is bounded by EXPR_MAX_DEPTH, the tree by EXPR_MAX_NODES and EXPR_MAX_LEVELS; the first error ends the parse of its expression.
+ * sum(n < 5: x) is written out here: x is parsed once for each n, and nothing behind the parser knows of it. */
 #include "expr.h"
 
 #include <float.h>
@@ -16,12 +17,21 @@ typedef struct Token {
     int at; /* byte in the text of the node */
 } Token;
 
+/* What counts the terms of a sum: a number wherever its name stands. */
+typedef struct Counter Counter;
+struct Counter {
+    Str name;
+    int value;
+    const Counter *outer;
+};
+
 typedef struct Parser {
     Diag *d;
     const Doc *doc;
     Token tok; /* the one to look at */
     int pos;   /* where the next one is looked for */
     int depth, nodes;
+    const Counter *counter; /* of the innermost sum */
     bool failed;
 } Parser;
 
@@ -218,11 +228,55 @@ static Tree number(Parser *p) {
     return c;
 }
 
+/* The head of a sum, `n < 5:`.  false: reported. */
+static bool sum_head(Parser *p, Counter *counter, int *terms) {
+    static const char *const form = "a sum is written sum(n < 5: x), with a new name for n and 2 to 64 terms";
+    Token name = p->tok;
+    double n = 0;
+    if (name.kind == TOK_NAME && ag_expr_is_reserved(name.text)) {
+        FAIL(p, ag_error, span_of(p, name), "'%.*s' cannot count the terms of a sum, it has a meaning; %s", STRF(ag_clip(p->d->arena, name.text)),
+             form);
+        return false;
+    }
+    if (name.kind == TOK_NAME) advance(p);
+    bool ok = name.kind == TOK_NAME && accept(p, "<") && p->tok.kind == TOK_INT && ag_parse_double(p->tok.text, &n) && n >= 2 && n <= EXPR_MAX_TERMS;
+    if (ok) advance(p);
+    if (!ok || !accept(p, ":")) {
+        FAIL(p, ag_error, span_of(p, p->tok), "%s", form);
+        return false;
+    }
+    *counter = (Counter){.name = name.text, .outer = p->counter};
+    *terms = (int)n;
+    return true;
+}
+
+/* sum(n < 5: x), with the current token after the parenthesis. */
+static Tree sum(Parser *p, Token name) {
+    Counter counter;
+    Tree term[EXPR_MAX_TERMS];
+    int terms;
+    if (!sum_head(p, &counter, &terms)) return none;
+    Token first = p->tok;
+    int pos = p->pos;
+    p->counter = &counter;
+    for (; counter.value < terms && !p->failed; counter.value++) {
+        p->tok = first, p->pos = pos;
+        term[counter.value] = expression(p, PREC_IF);
+    }
+    p->counter = counter.outer;
+    Token close = p->tok;
+    if (p->failed || !expect(p, ")", "')'")) return none;
+    Tree all = term[0];
+    for (int i = 1; i < terms && !p->failed; i++) all = node(p, OP_ADD, ag_span_join(span_of(p, name), span_of(p, close)), all, term[i], none);
+    return all;
+}
+
 static Tree call(Parser *p, Token name) {
     Op op = ag_expr_function(name.text);
     Tree arg[3] = {none, none, none};
     int n = 0;
     if (ag_str_is(name.text, "dot")) return FAIL(p, ag_unsupported, span_of(p, name), "'dot' is not in this version of attngen");
+    if (ag_str_is(name.text, "sum")) return sum(p, name);
     if (op == OP_COUNT) {
         const char *near[OP_COUNT + 1];
         int m = 0;
@@ -231,6 +285,8 @@ static Tree call(Parser *p, Token name) {
         near[m] = NULL;
         const char *hint = ag_nearest(name.text, near);
         Str shown = ag_clip(p->d->arena, name.text);
+        const char *why = ag_refused(REFUSED_FUNCTION, name.text);
+        if (why) return FAIL(p, ag_unsupported, span_of(p, name), "'%.*s' is no function of the language: %s", STRF(shown), why);
         if (hint) return FAIL(p, ag_error, span_of(p, name), "unknown function '%.*s'; did you mean '%s'?", STRF(shown), hint);
         return FAIL(p, ag_error, span_of(p, name), "unknown function '%.*s'", STRF(shown));
     }
@@ -284,8 +340,11 @@ static Tree name_or_call(Parser *p) {
     advance(p);
     if (accept(p, "(")) return call(p, t);
     if (!yes && !no && accept(p, "[")) return subscripts(p, t);
-    Tree v = leaf(p, yes || no ? OP_CONST : OP_VAL, t);
+    const Counter *n = p->counter;
+    while (n && !ag_str_eq(n->name, t.text)) n = n->outer;
+    Tree v = leaf(p, yes || no || n ? OP_CONST : OP_VAL, t);
     if (v.e && (yes || no)) v.e->value = (Scalar){T_BOOL, {.b = yes}};
+    if (v.e && n) v.e->value = (Scalar){T_INT, {.i = n->value}};
     return v;
 }
 

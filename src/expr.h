@@ -20,6 +20,10 @@ typedef struct ExprUse {
 /* Resolves names and types the tree in place, promoting int to float; reports every error.  NULL after errors. */
 Ast *ag_expr_type(Diag *d, const Spec *spec, Ast *e, ExprUse *use);
 
+/* ---- refused.c: what belongs to variants without a kernel of one pass */
+typedef enum RefusedAs { REFUSED_NORMALIZER, REFUSED_FUNCTION, REFUSED_SUBSCRIPT } RefusedAs;
+const char *ag_refused(RefusedAs as, Str name); /* the reason; NULL: nothing is known of it */
+
 bool ag_expr_is_reserved(Str name);         /* an axis, size, function or keyword of the language */
 Op ag_expr_function(Str name);              /* OP_COUNT if there is none */
 extern const char *const ag_expr_keyword[]; /* NULL-terminated */

@@ -60,7 +60,7 @@ static bool is_derive(const Spec *s, Str name) {
 bool ag_expr_is_reserved(Str name) {
     bool keyword = false;
     for (int i = 0; ag_expr_keyword[i]; i++) keyword |= ag_str_is(name, ag_expr_keyword[i]);
-    return keyword || ag_str_is(name, "s") || ag_str_is(name, "dot") || ag_expr_function(name) != OP_COUNT ||
+    return keyword || ag_str_is(name, "s") || ag_str_is(name, "dot") || ag_str_is(name, "sum") || ag_expr_function(name) != OP_COUNT ||
            index_of(ag_axis_name, AX_COUNT, name) >= 0 || index_of(ag_size_name, SZ_COUNT, name) >= 0;
 }
 
@@ -79,7 +79,7 @@ static void unknown_name(Typing *t, const Ast *e) {
     near[n] = NULL;
     const char *hint = ag_nearest(e->name, near);
     Str shown = ag_clip(t->d->arena, e->name);
-    if (ag_expr_function(e->name) != OP_COUNT)
+    if (ag_expr_function(e->name) != OP_COUNT || ag_str_is(e->name, "sum"))
         ag_error(t->d, e->span, "'%.*s' is a function; write %.*s(...)", STRF(shown), STRF(shown));
     else if (hint)
         ag_error(t->d, e->span, "unknown name '%.*s'; did you mean '%s'?", STRF(shown), hint);
@@ -136,7 +136,10 @@ static bool resolve_indexed(Typing *t, Ast *e) {
     near[n] = NULL;
     const char *hint = known ? NULL : ag_nearest(name, near);
     Span at = {e->span.file, e->span.off, (uint32_t)name.n};
-    if (known)
+    const char *why = ag_refused(REFUSED_SUBSCRIPT, name);
+    if (why)
+        ag_unsupported(t->d, e->span, "'%.*s' is the score of this head, query and key, without subscripts: %s", STRF(shown), why);
+    else if (known)
         ag_error(t->d, at, "'%.*s' takes no subscripts; only captured tensors, those of 'inputs', do", STRF(shown));
     else if (hint)
         ag_error(t->d, at, "unknown input '%.*s'; did you mean '%s'?", STRF(shown), hint);

@@ -164,9 +164,9 @@ typedef struct Spec {
     int queries; /* of the launches that it is for; 0: many.  A matter of speed alone */
     DType dtype;
 } Spec;
-/* Per expression: nesting (parentheses, arguments, prefix operators), nodes; and levels of a tree, lets looked through: walks may recurse that deep.
+/* Per expression: nesting (parentheses, arguments, prefix operators), nodes; levels of a tree, lets looked through: walks may recurse that deep; terms of a sum.
  * Per spec: lets, and scalar parameters with `scale`. */
-enum { EXPR_MAX_DEPTH = 64, EXPR_MAX_NODES = 4096, EXPR_MAX_LEVELS = 1024, SPEC_MAX_LETS = 64, SPEC_MAX_PARAMS = 32 };
+enum { EXPR_MAX_DEPTH = 64, EXPR_MAX_NODES = 4096, EXPR_MAX_LEVELS = 1024, EXPR_MAX_TERMS = 64, SPEC_MAX_LETS = 64, SPEC_MAX_PARAMS = 32 };
 
 /* Reads doc into a Spec; reports all errors; NULL if nothing usable.  dims are applied: D, Dv, dtype, params. */
 Spec *ag_spec_read(Diag *d, uint16_t file, const attngen_dim *dims, size_t ndims);

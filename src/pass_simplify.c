@@ -148,6 +148,26 @@ static bool same_positives(const Term *a, const Term *b) {
 
 /* ---- taking a positive factor in */
 
+static Ref absorb(Simplify *s, const Term *p, Ref x);
+
+/* p * x where x is a maximum times positive factors: all of them go where p alone would go if it met the maximum, for there is to be only one; else 0. */
+static Ref into_maximum(Simplify *s, const Term *p, Ref x) {
+    if (!uniform(s, x)) return 0;
+    Term t = factors_of(s, x), all = *p;
+    Ref maximum = 0;
+    for (int i = 0; i < t.n; i++) {
+        bool is_maximum = s->p->n[t.f[i].node].op == OP_RMAX;
+        if (is_maximum ? maximum || t.f[i].below : !t.f[i].positive) return 0;
+        if (is_maximum)
+            maximum = t.f[i].node;
+        else
+            add_factor(s, &all, t.f[i]);
+    }
+    if (!maximum || !fits(all.c * t.c)) return 0;
+    all.c *= t.c;
+    return absorb(s, &all, maximum);
+}
+
 /* p * x where it costs no further multiplication per element, because x has a factor already, or is computed once per row at most; else 0. */
 static Ref absorb(Simplify *s, const Term *p, Ref x) {
     const Node n = s->p->n[x];
@@ -155,6 +175,8 @@ static Ref absorb(Simplify *s, const Term *p, Ref x) {
     if (--s->budget < 0) return 0;
     switch (n.op) {
     case OP_MUL:
+        a = into_maximum(s, p, x);
+        if (a) return a;
         if (uniform(s, x) || !uniform(s, n.arg[1])) break;
         Term u = product(s, factors_of(s, n.arg[1]), p, false);
         return times(s, n.arg[0], build(s, &u));
@@ -168,6 +190,7 @@ static Ref absorb(Simplify *s, const Term *p, Ref x) {
         a = absorb(s, p, n.arg[0]);
         if (a) return ag_fold_node(s->p, (Node){.op = n.op, .arg = {a}, .index = n.index, .span = n.span});
         break;
+    case OP_MAX:
     case OP_ADD:
     case OP_SUB:
         a = absorb(s, p, n.arg[0]);

@@ -473,11 +473,19 @@ static void add_weighted(Tiler *t, int index, Weighing w, int col) {
     i->span = t->m->nodes.n[t->s->carry[index].reduce].span;
 }
 
+/* Is it a maximum's body as well, as where scores are alike for all keys?  That has -inf at hidden keys, a sum 0. */
+static bool is_maximum_of(const Tiler *t, Ref body) {
+    for (int i = 0; i < t->s->ncarry; i++)
+        if (t->s->carry[i].combine == OP_RMAX && t->s->carry[i].body == body) return true;
+    return false;
+}
+
 /* The body of a sum in a fragment; *tensor: what its elements weigh, -1. */
 static int sum_body(Tiler *t, int index, int *tensor) {
     const Carry *c = &t->s->carry[index];
     Ref wide = weighted(t, c->body, tensor), body = wide ? wide : c->body;
     forget_todo(t, body);
+    if (is_maximum_of(t, body)) t->held[body] = -1;
     return t->held[body] >= 0 ? t->held[body] : materialise_elem(t, body, guarded(t, c, body), "E", "---- weights");
 }
 

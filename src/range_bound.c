@@ -1,7 +1,7 @@
 /* range_bound.c: what an expression without a key is between, over the queries and heads of a tile: interval arithmetic on nodes.
  *
  * Sums of bounds may be reached by no row, so each is held against the least and greatest value it can have: what might leave 32 bits has no extent.  What is
- * the same for all of a tile is its own bound, and does not overflow, as the mask itself does not. */
+ * the same for all of a tile is its own bound, also where it wraps around. */
 #include "ranges.h"
 
 static const Extent no_extent = {0};
@@ -84,8 +84,7 @@ static bool reach(Ranges *g, Ref r, Span64 *out) {
     if (n.op == OP_AXIS || n.op == OP_AXISMIN || n.op == OP_AXISMAX) *out = axis_reach(g, n.index);
     if (ag_op[n.op].arity == 0 || n.op == OP_LOAD || op_reach(g, &n, out)) return true;
     if (!ag_rg_uniform(g, r)) return false;
-    *out = (Span64){max64(out->lo, INT32_MIN), min64(out->hi, INT32_MAX)}; /* it does not overflow, whatever its parts could be */
-    if (out->lo > out->hi) *out = any_int;
+    *out = any_int; /* it may wrap around */
     return true;
 }
 

@@ -34,6 +34,7 @@ static int64_t divide(int64_t a, int64_t b) {
     return a / b - (a % b != 0 && (a < 0) != (b < 0));
 }
 
+/* Of the result the low 32 bits count: ints wrap around. */
 static int64_t int_op(Op op, int64_t a, int64_t b, int64_t c) {
     uint64_t x = (uint64_t)a, y = (uint64_t)b;
     switch (op) {
@@ -160,7 +161,7 @@ static Scalar eval(Point *p, const Ast *e) {
     if (e->arg[1]) b = eval(p, e->arg[1]);
     if (e->arg[2]) c = eval(p, e->arg[2]);
     if (e->type == T_BOOL) return of_bool(compare(e->op, a, b));
-    return a.type == T_INT ? of_int(int_op(e->op, a.u.i, b.u.i, c.u.i)) : of_float(float_op(e->op, a.u.f, b.u.f, c.u.f));
+    return a.type == T_INT ? of_int((int32_t)(uint32_t)int_op(e->op, a.u.i, b.u.i, c.u.i)) : of_float(float_op(e->op, a.u.f, b.u.f, c.u.f));
 }
 
 int64_t ag_kv_head(const HostCall *call, int64_t h) {

@@ -292,6 +292,15 @@ static void read_normalize(Reader *r, const Doc *x) {
                        "normalize: this version of attngen has 'softmax' only, with a term in its denominator as {softmax: {plus: EXPRESSION}}");
 }
 
+static void read_normalize_unless_refused(Reader *r, const Doc *x) {
+    const Doc *name = x->kind == DOC_MAP && x->n == 1 ? x->key[0] : x;
+    const char *why = name->kind == DOC_SCALAR ? ag_refused(REFUSED_NORMALIZER, name->text) : NULL;
+    if (why)
+        ag_unsupported(r->d, name->span, "normalize: '%.*s' has no kernel: %s", STRF(name->text), why);
+    else
+        read_normalize(r, x);
+}
+
 static void read_branch_expressions(Reader *r, const Doc *x) {
     (void)x;
     ag_spec_branch_expressions(r);
@@ -316,7 +325,7 @@ static const struct {
     {"mask", read_mask, true},
     {"branches", read_branch_expressions, true},
     {"output", ag_spec_output, true},
-    {"normalize", read_normalize, true},
+    {"normalize", read_normalize_unless_refused, true},
 };
 
 static void read_fields(Reader *r, bool late) {

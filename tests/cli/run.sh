@@ -99,8 +99,8 @@ t "debug-hang of the reference" 2 "attngen: --debug-hang is for the GPU, and --r
 t "debug-hang of show" 2 "attngen: show has no option \`--debug-hang\`; see \`attngen help show\`" show causal --timeline --debug-hang
 
 # ---- show
-t "show nothing" 2 "attngen: show needs --timeline or --picks" show causal -a sm_90
-t "show nothing as a picture" 2 "attngen: show needs --timeline or --picks" show causal -a sm_90 --svg
+t "show nothing" 2 "attngen: show needs --timeline, --mask or --picks" show causal -a sm_90
+t "show nothing as a picture" 2 "attngen: show needs --timeline, --mask or --picks" show causal -a sm_90 --svg
 t "show no spec" 2 "attngen: usage: attngen show SPEC [OPTION]...; see \`attngen help show\`" show --timeline
 t "show an unknown option" 2 "attngen: show has no option \`--timelin\` (did you mean \`--timeline\`?); see \`attngen help show\`" show causal --timelin
 t "timeline with a value" 2 "attngen: --timeline takes no value" show causal --timeline=svg
@@ -259,9 +259,32 @@ t "picks of half the tensors" 2 "attngen: --in q=FILE and --in k=FILE go togethe
 t "picks of an unknown tensor" 2 "attngen: --in is one of q k, not \`kk\` (did you mean \`k\`?)" show "$p" --picks -a sm_90 --in kk=x
 t "picks of a spec without any" 2 "attngen: causal selects no blocks: --picks is for specs with a \`select\`" show causal --picks -a sm_90
 t "picks as a picture" 2 "attngen: --picks is drawn as text: --svg is for --timeline" show "$p" --picks --svg -a sm_90
-t "picks and timeline" 2 "attngen: --timeline and --picks exclude each other" show "$p" --picks --timeline -a sm_90
+t "picks and timeline" 2 "attngen: --timeline, --mask and --picks exclude each other" show "$p" --picks --timeline -a sm_90
 t "picks of nothing" 2 "attngen: sizes must not be negative" show "$p" --picks -a sm_90 --sk -1
 t "picks of a wrong spec" 3 "$tmp/bad.yaml:2:*" show "$tmp/bad.yaml" -a sm_90 --picks
+
+# ---- show --mask
+t "mask" 0 "" show causal --mask -a sm_90 --sq 2 --sk 4
+is "mask, its rows" "$(tail -n 2 "$tmp/out" | tr '\n' ' ')" "###. #### "
+t "mask in cells" 0 "" show causal --mask -a sm_90 --sk 128
+is "mask in cells, its first row" "$(sed -n 4p "$tmp/out")" "+$(printf '.%.0s' {1..63})"
+is "mask in cells, its last row" "$(tail -n 1 "$tmp/out")" "$(printf '#%.0s' {1..63})+"
+t "mask with a parameter and an offset" 0 "" show sliding_window --mask -a sm_90 -D window=2 --sq 1 --sk 4 --offset 1
+is "mask with a parameter and an offset, its row" "$(tail -n 1 "$tmp/out")" "##.."
+printf '\x93NUMPY\x01\x00\x76\x00%-117s\n\x00\x01\x00\x01' "{'descr': '|b1', 'fortran_order': False, 'shape': (1, 4), }" >"$tmp/keep.npy"
+t "mask with a tensor" 0 "" show evoformer_row --mask -a sm_90 --sk 4 --in keep="$tmp/keep.npy"
+is "mask with a tensor, its row" "$(tail -n 1 "$tmp/out")" ".#.#"
+t "mask of branches" 0 "" show nsa --mask -a sm_90 --sk 64
+is "mask of branches, one each" "$(grep -c 'nsa, branch ' "$tmp/out")" 3
+t "mask with a tensor of other dims" 2 "attngen: $tmp/keep.npy: the dims of keep are [1, 5]" show evoformer_row --mask -a sm_90 --sk 5 --in keep="$tmp/keep.npy"
+t "mask with a tensor of another type" 2 "attngen: $tmp/keep.npy: '|b1' is no type for pair" show evoformer_row --mask -a sm_90 --sk 4 --in pair="$tmp/keep.npy"
+t "mask with an unknown tensor" 2 "attngen: --in is one of the captured tensors of the spec, keep pair, not \`kep\` (did you mean \`keep\`?)" show evoformer_row --mask -a sm_90 --in kep=x
+t "mask with a tensor, of a spec without" 2 "attngen: --in is one of the captured tensors of the spec, of which it has none, not \`doc\`" show causal --mask -a sm_90 --in doc=x
+t "mask with a tensor that is not there" 6 "attngen: $tmp/no.npy: No such file or directory" show evoformer_row --mask -a sm_90 --in keep="$tmp/no.npy"
+t "mask as a picture" 2 "attngen: --mask is drawn as text: --svg is for --timeline" show causal --mask --svg -a sm_90
+t "mask and picks" 2 "attngen: --timeline, --mask and --picks exclude each other" show causal --mask --picks -a sm_90
+t "mask of nothing" 2 "attngen: sizes must be positive" show causal --mask -a sm_90 --sk -1
+t "mask of a wrong spec" 3 "$tmp/bad.yaml:2:*" show "$tmp/bad.yaml" -a sm_90 --mask
 
 # ---- bench without a GPU
 if ! "$bin" check dense --gpu --case '' -D D=32 >/dev/null 2>&1; then t "bench without a GPU" 6 "" bench causal -D D=64; fi

@@ -117,7 +117,7 @@ static void *compile_everything(void *payload) {
 
 static void test_deterministic(void **state) {
     (void)state;
-    enum { SPECS = 64, THREADS = 2 };
+    enum { SPECS = 256, THREADS = 2 };
     static Texts here[SPECS], there[THREADS][SPECS];
     pthread_t thread[THREADS];
     compile_everything(here);

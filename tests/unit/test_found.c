@@ -1,0 +1,94 @@
+/* What random specs (tests/cli/fuzz_specs.c) and new variants have found, a test for each kind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "with_archs.h"
+
+static const Case cases[] = {{.B = 1, .Hkv = 1, .group = 2, .Sq = 130, .Sk = 200, .offset = ATTNGEN_ALIGN_END},
+                             {.B = 2, .Hkv = 1, .group = 1, .Sq = 40, .Sk = 33, .offset = -3}};
+
+static void passes_on(const char *arch, const char *spec) {
+    Compilation *c = compiled(spec, arch, NULL, 16, 0);
+    for (int i = 0; i < LEN(cases); i++) {
+        char *wrong = result(c, &cases[i], false);
+        if (*wrong) fail_msg("%s, shape %d: %s\n%s", arch, i, wrong, spec);
+        free(wrong);
+    }
+    ag_compilation_free(c);
+}
+
+/* Ints wrap around: 2 * 2^30 is -2^31, so that k // (2 * n) is 0 or -1; the ranges took the product for positive and left out every key. */
+static void test_wrapped_divisor(void **state) {
+    (void)state;
+    static const char *const masks[] = {"k // (n * 2) == q // (n * 2)", "k // (n * 2) == 0", "k <= q and k // (n * 4) == 0 and k % 4 == q % 4",
+                                        "k * n <= q"};
+    for (int i = 0; i < LEN(masks); i++) {
+        Buf spec = {0};
+        ag_put(&spec, "attention: a\nparams: {size: {int: 1073741824}}\nlet: {n: 'max(size, 1)'}\nmask: %s\n", masks[i]);
+        passes_on("sm_80", spec.s);
+        passes_on("sm_90a", spec.s);
+        ag_buf_free(&spec);
+    }
+}
+
+static int times_in(const char *text, const char *what) {
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, what)); at++) n++;
+    return n;
+}
+
+/* With a term in the denominator there were two running maxima where a score has a factor, and sums relative to the one were rescaled from the other. */
+static void test_one_maximum(void **state) {
+    (void)state;
+    static const char *const scores[] = {"s",
+                                         "s * x",
+                                         "-s",
+                                         "tanh(s) * x",
+                                         "3 * tanh(s)",
+                                         "s / x",
+                                         "x * (q + 1)",
+                                         "x * k + s",
+                                         "softplus(x) * s",
+                                         "max(s * x, 0.1)",
+                                         "s * x / (1 + exp(x))",
+                                         "relu(s) * x",
+                                         "exp(x) * tanh(s)"};
+    for (int i = 0; i < LEN(scores); i++) {
+        Buf spec = {0}, math = {0};
+        ag_put(&spec, "attention: a\nparams: {x: {float: 0.375}}\nscore: %s\nmask: k <= q\nnormalize: {softmax: {plus: exp(x)}}\n", scores[i]);
+        Compilation *c = compiled(spec.s, "sm_80", "online", 16, 0);
+        ag_math_dump(&math, c->fn.math);
+        if (times_in(math.s, " max k:") != 1) fail_msg("%s: not one maximum:\n%s", scores[i], math.s);
+        ag_compilation_free(c);
+        passes_on("sm_80", spec.s);
+        if (strstr(scores[i], "s")) passes_on("sm_90a", spec.s);
+        ag_buf_free(&spec);
+        ag_buf_free(&math);
+    }
+}
+
+/* Scores that are alike for all keys: the maximum and the sum are of the same constant, and hidden keys are -inf in the one and 0 in the other. */
+static void test_constant_score(void **state) {
+    (void)state;
+    static const char *const scores[] = {"0", "0.25", "x", "x * q", "softplus(0.3)"};
+    for (int i = 0; i < LEN(scores); i++)
+        for (int plus = 0; plus < 2; plus++) {
+            Buf spec = {0};
+            ag_put(&spec, "attention: a\nparams: {x: {float: 0.375}}\nscore: %s\n", scores[i]);
+            if (plus) ag_put(&spec, "normalize: {softmax: {plus: exp(x)}}\n");
+            passes_on("sm_80", spec.s);
+            ag_buf_free(&spec);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wrapped_divisor), cmocka_unit_test(test_one_maximum),
+                                       cmocka_unit_test(test_constant_score)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
