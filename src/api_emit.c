@@ -19,7 +19,7 @@ static void put_parts(Buf *out, const Compilation *c, bool tile) {
     for (int i = 0; i < c->npart; i++) {
         const Fn *part = &c->part[i];
         Str name = part->kernel ? part->kernel->name : part->spec->name;
-        if (c->fn.spec->nbranch) ag_put(out, "%s==== %.*s\n", i ? "\n" : "", STRF(name));
+        if (c->fn.spec->nbranch || c->npart > 1) ag_put(out, "%s==== %.*s\n", i ? "\n" : "", STRF(name));
         if (tile && part->kernel)
             ag_tile_dump(out, part->kernel);
         else if (!tile && part->math)

@@ -181,8 +181,10 @@ static void compile(Compilation *c, const Request *r) {
     Fn *fn = &c->fn;
     copy_dims(c, r);
     read_inputs(c, r);
+    if (!r->after) ag_build_prologue(c);
     (fn->spec->nbranch ? ag_compile_program : compile_plain)(c, r);
     if (r->after) return;
+    ag_link_prologue(c);
     Kernel *kernel[META_KERNELS];
     for (int i = 0; i < c->npart; i++) {
         kernel[i] = c->part[i].kernel;

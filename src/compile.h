@@ -91,6 +91,8 @@ void ag_run_passes(Fn *fn, const Request *r);
 /* The schedule of the compilation closed once more, for another spec: the given one, or the shipped one that fits. */
 Schedule *ag_schedule_for(Compilation *c, const Spec *spec, int64_t queries); /* queries: as for ag_schedule_default */
 /* program.c: makes c->part of a spec with branches. */
+void ag_build_prologue(Compilation *c); /* program.c: kernels of the rows that a prologue changes */
+void ag_link_prologue(Compilation *c);  /* program.c: what they make stands for q and k in all other kernels */
 void ag_compile_program(Compilation *c, const Request *r);
 /* Everything up to the CUDA text.  NULL only if out of memory; else look at diag.status of the result. */
 Compilation *ag_compile(const Request *r);

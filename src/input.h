@@ -140,6 +140,34 @@ typedef struct Branch {
     Span span;
 } Branch;
 
+/* What is done to the rows of q or of k before attention reads them, in this order (`prologue`). */
+typedef enum StepKind { STEP_SCALE, STEP_NORM, STEP_ROPE } StepKind;
+typedef enum RowsOf { ROWS_NONE, ROWS_Q, ROWS_K } RowsOf;
+/* A float that is fixed at compile time, as Fixed. */
+typedef struct FixedFloat {
+    double x;
+    int param;
+} FixedFloat;
+typedef struct RowStep {
+    StepKind kind;
+    Ast *factor; /* SCALE; NORM: the weight, NULL: none.  At a channel d of a row */
+    FixedFloat eps;
+    int weight;        /* NORM: the input that `factor` reads; -1 */
+    Fixed channels;    /* ROPE: of the row, the first so many; even */
+    bool interleaved;  /* pairs are channels 2i and 2i + 1; else i and i + channels / 2 */
+    FixedFloat theta;  /* of pair i at position p the angle is p theta^(-2i / channels), or tables are read */
+    int table[2];      /* inputs: cosines and sines; -1 */
+    Ast *value[2];     /* with tables: cosine and sine of pair d of the row */
+    Ast *position;     /* of the row, an int */
+    bool own_position; /* it is the row's own, and was not written */
+    Span span;
+} RowStep;
+enum { PROLOGUE_STEPS = 8 };
+typedef struct Prologue {
+    RowStep step[PROLOGUE_STEPS];
+    int n;
+} Prologue;
+
 typedef struct Spec {
     Str name, doc;
     Param *param; /* [0] is `scale`: float, positive; its default 1/sqrt(D) unless the spec gives a number */
@@ -156,14 +184,17 @@ typedef struct Spec {
     int nderive;
     Branch *branch; /* none: one plain attention by score and mask above; else those two are NULL */
     int nbranch;
-    Ast *output; /* float, at [b, q, h, d]; NULL: what the only branch gives */
-    int group;   /* Hq / Hkv pinned by `heads: {group: N}`; 0 = any */
+    Ast *output;          /* float, at [b, q, h, d]; NULL: what the only branch gives */
+    int group;            /* Hq / Hkv pinned by `heads: {group: N}`; 0 = any */
+    Prologue prologue[2]; /* of the rows of q, of those of k */
     Span span, group_span;
     /* bound at compile time */
     int D, Dv;
     int queries; /* of the launches that it is for; 0: many.  A matter of speed alone */
     DType dtype;
 } Spec;
+static inline Prologue *ag_prologue(Spec *s, RowsOf rows) { return &s->prologue[rows == ROWS_K]; }
+static inline bool ag_has_prologue(const Spec *s) { return s->prologue[0].n || s->prologue[1].n; }
 /* Per expression: nesting (parentheses, arguments, prefix operators), nodes; and levels of a tree, lets looked through: walks may recurse that deep.
  * Per spec: lets, and scalar parameters with `scale`. */
 enum { EXPR_MAX_DEPTH = 64, EXPR_MAX_NODES = 4096, EXPR_MAX_LEVELS = 1024, SPEC_MAX_LETS = 64, SPEC_MAX_PARAMS = 32 };
@@ -176,6 +207,7 @@ Ast *ag_expr_read(Diag *d, Spec *spec, const Doc *text, Type want);
 /* Prints with the fewest parentheses that parse back to the same tree; names as the spec has them. */
 void ag_expr_print(Buf *out, const Spec *spec, const Ast *e);
 void ag_spec_print(Buf *out, const Spec *spec); /* spec_print.c: as YAML that reads back to the same spec */
+void ag_row_step_print(Buf *out, const Spec *spec, const RowStep *s);
 /* ---- spec_shape.c: sizes of what a spec names, for the sizes of a launch; and what of inputs its scores read */
 /* Does its score or mask (of a plain spec) read elements of captured tensors that differ from query to query and from key to key, or take remainders of keys?
  * Either takes registers. */

@@ -155,6 +155,12 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kerne
     }
     m->ntensor = (uint32_t)ag_program_count(spec);
     for (int i = 0; i < spec->ninput; i++) set_input(m, &m->tensor[ag_program_input(i)], spec, &spec->input[i]);
+    for (int of_k = 0; of_k < 2 && ag_has_prologue(spec); of_k++) {
+        TensorMeta *rows = &m->tensor[ag_program_rows(spec, of_k ? ROWS_K : ROWS_Q)];
+        *rows = m->tensor[of_k ? TEN_K : TEN_Q];
+        set_name(rows->name, ag_str(of_k ? "rows of k" : "rows of q"));
+        rows->buffer = 1;
+    }
     if (!spec->nbranch) return;
     for (int i = 0; i < spec->nderive; i++) set_derive(m, &m->tensor[ag_program_derive(spec, i)], spec, &spec->derive[i]);
     for (int i = 0; i < spec->nbranch; i++) {

@@ -327,9 +327,17 @@ static bool all_rows(const Spec *spec, const HostCall *call, double *o, double *
 }
 
 bool ag_reference(const Spec *spec, const HostCall *call, double *o, double *lse) {
-    return spec->nbranch ? ag_reference_program(spec, call, o, lse) : all_rows(spec, call, o, lse, ag_row_exact);
+    PreparedCall p;
+    bool ok = ag_prepare_call(spec, call, &p);
+    ok = ok && (spec->nbranch ? ag_reference_program(spec, &p.call, o, lse) : all_rows(spec, &p.call, o, lse, ag_row_exact));
+    ag_prepared_free(&p);
+    return ok;
 }
 
 bool ag_naive(const Spec *spec, const HostCall *call, double *o, double *lse) {
-    return spec->nbranch ? ag_naive_program(spec, call, o, lse) : all_rows(spec, call, o, lse, ag_row_naive);
+    PreparedCall p;
+    bool ok = ag_prepare_call(spec, call, &p);
+    ok = ok && (spec->nbranch ? ag_naive_program(spec, &p.call, o, lse) : all_rows(spec, &p.call, o, lse, ag_row_naive));
+    ag_prepared_free(&p);
+    return ok;
 }

@@ -309,6 +309,7 @@ static const struct {
     {"heads", read_heads, false},
     {"scale", read_scale, false},
     {"inputs", ag_spec_inputs, true},
+    {"prologue", ag_spec_prologue, true},
     {"derive", ag_spec_derive, true},
     {"branches", ag_spec_branches, true},
     {"let", read_lets, true},
