@@ -104,7 +104,7 @@ static void angles(const RowsOut *x, const Ins *s, int n) {
     bool all = 2 * s->col == x->lanes * EACH_CHANNELS; /* else there are lanes with no pair */
     const char *position = ag_emit_row_loop(e, &(RowLoop){.rows = x->i, .value = s->e[2], .first = "d0"}), *pair = at ? at : "p0 + e";
     if (!all) pair = ag_fmt(e->k->arena, "min(%s, %d)", pair, s->col - 1).s;
-    ag_emit_line(e, "UNROLL for (int e = 0; e < %d; e++) turn(c[e], s[e], %s, %s[%s]);", n, position, table_name(x, s), pair);
+    ag_emit_line(e, "UNROLL for (int e = 0; e < %d; e++) turn_at(c[e], s[e], %s, %s[%s]);", n, position, table_name(x, s), pair);
 }
 
 static void row_rotate(const RowsOut *x, const Ins *s) {

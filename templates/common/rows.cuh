@@ -9,10 +9,10 @@ template <int LANES, int D> LEAF void normalise_row(float (&y)[8], int d0, float
     UNROLL for (int e = 0; e < 8; e++) y[e] *= factor;
 }
 
-//@ leaf turn needs types LEAF
+//@ leaf turn_at needs types LEAF
 // Cosine and sine of the angle at a position, of which one position is `step` 2^-64 of a circle: ints wrap around as angles do, so a position may be of any size.
 // Absolute error 2^-21.
-LEAF void turn(float &c, float &s, int position, u64 step) {
+LEAF void turn_at(float &c, float &s, int position, u64 step) {
     const float angle = (float)(int)((u64)position * step >> 32) * 1.46291808e-9f; // 2 pi / 2^32
     c = __cosf(angle), s = __sinf(angle);
 }
