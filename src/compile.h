@@ -63,7 +63,8 @@ typedef struct Compilation {
     Fn fn;     /* of a program of several kernels: the whole spec, with the IRs of its first attention */
     Fn part[META_KERNELS];
     int npart;
-    bool open_group; /* the spec has branches and nobody said how many query heads a KV head has: compiled for 1 */
+    const Spec *attention; /* of a spec without branches: as its attention has it, see ag_attention_spec */
+    bool open_group;       /* the spec has branches and nobody said how many query heads a KV head has: compiled for 1 */
     Schedule *sched;
     attngen_dim *dims; /* copies */
     size_t ndims;

@@ -295,10 +295,10 @@ static void comment_kernel(Emit *e) {
 static void emit_part(Emit *e, const Spec *whole, const Buf *body, int number, int n) {
     const Spec *s = e->k->spec;
     ag_put(e->out, "\n// ======== kernel %d of %d: %.*s\n", number + 1, n, STRF(e->k->name));
-    if (s != whole && (s->score || s->mask || e->k->pool)) ag_put(e->out, "//\n// Branch\n");
+    if (whole->nbranch && (s->score || s->mask || e->k->pool)) ag_put(e->out, "//\n// Branch\n");
     if (e->k->pool) ag_put(e->out, "//   keys     %.*s, Sk of them\n", STRF(e->k->pool->name));
-    if (s != whole) comment_expr(e, s, "score", s->score);
-    if (s != whole) comment_expr(e, s, "mask", s->mask);
+    if (whole->nbranch) comment_expr(e, s, "score", s->score);
+    if (whole->nbranch) comment_expr(e, s, "mask", s->mask);
     comment_kernel(e);
     ag_put(e->out, "namespace %.*s_kernel {\n", STRF(e->k->name));
     ag_emit_wgmma_leaves(e);

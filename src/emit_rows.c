@@ -38,6 +38,10 @@ void ag_emit_rows_comment(Emit *e, const Ins *i) {
         ag_row_step_print(e->out, e->k->spec, &p->step[s]);
         ag_put(e->out, "\n");
     }
+    for (int s = 0; s < e->k->spec->ndot; s++) {
+        const Dot *dot = &e->k->spec->dot[s];
+        ag_put(e->out, "//   and behind it the channels of %.*s\n", STRF(e->k->spec->input[i->a == TEN_K ? dot->y : dot->x].name));
+    }
 }
 
 /* ---- tables of angles */
@@ -65,7 +69,7 @@ void ag_emit_turns(Emit *e) {
 /* ---- steps */
 
 static void row_norm(const RowsOut *x, const Ins *s) {
-    ag_emit_line(x->e, "normalise_row<%d, %d>(y, d0, %s);", x->lanes, x->cols, ag_emit_text(x->e, s->e[0]));
+    ag_emit_line(x->e, "normalise_row<%d, %d>(y, d0, %s);", x->lanes, x->e->k->tensor[x->i->a].cols, ag_emit_text(x->e, s->e[0]));
 }
 
 static void row_map(const RowsOut *x, const Ins *s) {
@@ -114,6 +118,29 @@ static void row_rotate(const RowsOut *x, const Ins *s) {
     close_scope(x->e);
 }
 
+/* Channels of another tensor behind the row's. */
+static void row_append(const RowsOut *x, const Ins *s) {
+    Emit *e = x->e;
+    const KernelTensor *a = &e->k->tensor[s->a];
+    int n = (int)e->k->nodes.n[a->extent[3]].value.u.i;
+    const char *type = ag_fmt(e->k->arena, "%s_in", ag_dtype_name[a->type]).s, *at = ag_fmt(e->k->arena, "args.u_%s", a->name).s;
+    for (int i = 0; i < 2; i++)
+        if (!ag_node_is_int(&e->k->nodes, s->e[i], 0)) at = ag_fmt(e->k->arena, "%s + %s * args.s%d_%s", at, text(x, s->e[i]), i, a->name).s;
+    at = ag_fmt(e->k->arena, "%s + row * args.s2_%s + (d0 - %d) * args.s3_%s", at, a->name, s->col, a->name).s;
+    open_scope(e);
+    if (s->col % EACH_CHANNELS == 0) {
+        ag_emit_line(e, "const Eight<%s> more = load_8<%s>(%s, args.s3_%s, d0 < %d ? 0 : %d - d0, args.vec & %d);", type, type, at, a->name, s->col,
+                     s->col + n, 1 << s->a);
+        ag_emit_line(e, "UNROLL for (int e = 0; e < 8; e++)");
+        ag_emit_line(e, "    if (d0 >= %d) y[e] = more[e];", s->col);
+    } else {
+        ag_emit_line(e, "const %s::element *more = %s;", type, at);
+        ag_emit_line(e, "UNROLL for (int e = 0; e < 8; e++)");
+        ag_emit_line(e, "    if (d0 + e >= %d && d0 + e < %d) y[e] = %s::value(more[e * args.s3_%s]);", s->col, s->col + n, type, a->name);
+    }
+    close_scope(e);
+}
+
 /* ---- */
 
 void ag_emit_row_steps(Emit *e, const Ins *i) {
@@ -127,7 +154,7 @@ void ag_emit_row_steps(Emit *e, const Ins *i) {
                      x.lanes);
     else
         ag_emit_line(e, "const int own = %s + (int)threadIdx.x, row = min(own, %s - 1), d0 = 0;", row0, rows);
-    ag_emit_line(e, "const Eight<%s> x = load_8<%s>(%s, args.%s_d, %d - d0, args.vec & %d);", type, type, place(&x, a->name), a->name, x.cols,
+    ag_emit_line(e, "const Eight<%s> x = load_8<%s>(%s, args.%s_d, %d - d0, args.vec & %d);", type, type, place(&x, a->name), a->name, a->cols,
                  1 << i->a);
     ag_emit_line(e, "float y[8];");
     ag_emit_line(e, "UNROLL for (int e = 0; e < 8; e++) y[e] = x[e];");
@@ -136,6 +163,8 @@ void ag_emit_row_steps(Emit *e, const Ins *i) {
             row_norm(&x, s);
         else if (s->op == TI_ROW_MAP)
             row_map(&x, s);
+        else if (s->op == TI_ROW_APPEND)
+            row_append(&x, s);
         else
             row_rotate(&x, s);
     }

@@ -268,6 +268,28 @@ static Known type_load(Typing *t, Ast *e) {
     return all;
 }
 
+/* dot(x, y): two inputs, by name alone. */
+static Known type_dot(Typing *t, Ast *e) {
+    Known all = {.levels = 2, .uses_score = true, .uses_key = true};
+    for (int i = 0; i < 2; i++) {
+        Ast *x = e->arg[i];
+        int input = x->op == OP_VAL ? find_input(t->spec, x->name) : -1;
+        if (input < 0) {
+            ag_error(t->d, x->span, "'dot' takes two inputs by name, channels of queries [b, h, q, N] and of keys [b, g, k, N]%s",
+                     x->op == OP_VAL && (ag_str_is(x->name, "q") || ag_str_is(x->name, "k")) ? "; the product of q and k is s" : "");
+            return all;
+        }
+        t->use->inputs |= (uint32_t)1 << input;
+        x->op = OP_LOAD, x->index = input, x->type = T_FLOAT;
+        if (t->spec->input[input].rank < 0) return all;
+    }
+    if (t->use->want != T_BOOL && !t->use->output && !t->use->rows)
+        e->type = T_FLOAT;
+    else
+        ag_error(t->d, e->span, "'dot' has no value here; it belongs to a query and a key, beside 's' in a score");
+    return all;
+}
+
 /* ---- operations */
 
 static void promote(Typing *t, Ast **arg, Known *k) {
@@ -373,7 +395,7 @@ static Known type_tree(Typing *t, Ast *e) {
         e->type = T_NONE;
         return (Known){0};
     }
-    Known k = e->op == OP_LOAD ? type_load(t, e) : ag_op_has(e->op, 'L') ? known_leaf(t, e) : type_operation(t, e);
+    Known k = e->op == OP_DOT ? type_dot(t, e) : e->op == OP_LOAD ? type_load(t, e) : ag_op_has(e->op, 'L') ? known_leaf(t, e) : type_operation(t, e);
     if (e->type != T_NONE && k.levels > EXPR_MAX_LEVELS) {
         ag_error(t->d, e->span, "the expression is more than %d operations deep, lets included", EXPR_MAX_LEVELS);
         e->type = T_NONE;

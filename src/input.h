@@ -162,6 +162,12 @@ typedef struct RowStep {
     bool own_position; /* it is the row's own, and was not written */
     Span span;
 } RowStep;
+/* scale * dot(x, y) beside s: x, an input [b, h, q, N], and y, [b, g, k, N]. */
+typedef struct Dot {
+    int x, y;
+    Span span;
+} Dot;
+enum { SPEC_MAX_DOTS = 4 };
 enum { PROLOGUE_STEPS = 8 };
 typedef struct Prologue {
     RowStep step[PROLOGUE_STEPS];
@@ -184,8 +190,10 @@ typedef struct Spec {
     int nderive;
     Branch *branch; /* none: one plain attention by score and mask above; else those two are NULL */
     int nbranch;
-    Ast *output;          /* float, at [b, q, h, d]; NULL: what the only branch gives */
-    int group;            /* Hq / Hkv pinned by `heads: {group: N}`; 0 = any */
+    Ast *output; /* float, at [b, q, h, d]; NULL: what the only branch gives */
+    int group;   /* Hq / Hkv pinned by `heads: {group: N}`; 0 = any */
+    Dot dot[SPEC_MAX_DOTS];
+    int ndot;
     Prologue prologue[2]; /* of the rows of q, of those of k */
     Span span, group_span;
     /* bound at compile time */
@@ -194,7 +202,12 @@ typedef struct Spec {
     DType dtype;
 } Spec;
 static inline Prologue *ag_prologue(Spec *s, RowsOf rows) { return &s->prologue[rows == ROWS_K]; }
-static inline bool ag_has_prologue(const Spec *s) { return s->prologue[0].n || s->prologue[1].n; }
+/* Are there rows of q (false) or k that differ from what is given: changed, or with channels appended? */
+static inline bool ag_makes_rows(const Spec *s, bool of_k) { return s->prologue[of_k].n || s->ndot; }
+static inline bool ag_has_prologue(const Spec *s) { return ag_makes_rows(s, false) || ag_makes_rows(s, true); }
+/* ---- spec_dot.c */
+int ag_dot_channels(const Spec *s);            /* of all terms; rows that are made have D and so many */
+Spec *ag_attention_spec(Arena *a, Spec *spec); /* as attention has it: sums with dots are s, D all channels of its rows; `spec` itself without dots */
 /* Per expression: nesting (parentheses, arguments, prefix operators), nodes; and levels of a tree, lets looked through: walks may recurse that deep.
  * Per spec: lets, and scalar parameters with `scale`. */
 enum { EXPR_MAX_DEPTH = 64, EXPR_MAX_NODES = 4096, EXPR_MAX_LEVELS = 1024, SPEC_MAX_LETS = 64, SPEC_MAX_PARAMS = 32 };

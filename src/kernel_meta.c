@@ -159,6 +159,7 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kerne
         TensorMeta *rows = &m->tensor[ag_program_rows(spec, of_k ? ROWS_K : ROWS_Q)];
         *rows = m->tensor[of_k ? TEN_K : TEN_Q];
         set_name(rows->name, ag_str(of_k ? "rows of k" : "rows of q"));
+        set_constant(rows, 3, spec->D + ag_dot_channels(spec));
         rows->buffer = 1;
     }
     if (!spec->nbranch) return;

@@ -68,7 +68,7 @@ static void add_built(Compilation *c, Kernel *k) {
 
 void ag_build_prologue(Compilation *c) {
     for (int of_k = 0; of_k < 2; of_k++)
-        if (c->fn.spec->prologue[of_k].n) add_built(c, ag_build_rows(&c->fn, of_k ? ROWS_K : ROWS_Q));
+        if (ag_makes_rows(c->fn.spec, of_k)) add_built(c, ag_build_rows(&c->fn, of_k ? ROWS_K : ROWS_Q));
 }
 
 void ag_link_prologue(Compilation *c) {

@@ -33,7 +33,7 @@ static inline int ag_program_rows(const Spec *s, RowsOf rows) {
 static inline int ag_program_count(const Spec *s) { return ag_program_rows(s, ROWS_Q) + (ag_has_prologue(s) ? 2 : 0); }
 /* The tensor that attention and pools take for q or k. */
 static inline int ag_program_source(const Spec *s, RowsOf rows) {
-    return s->prologue[rows == ROWS_K].n ? ag_program_rows(s, rows) : rows == ROWS_K ? TEN_K : TEN_Q;
+    return ag_makes_rows(s, rows == ROWS_K) ? ag_program_rows(s, rows) : rows == ROWS_K ? TEN_K : TEN_Q;
 }
 
 /* A branch as a plain spec: its score and mask, the name "spec_branch", no branches. */

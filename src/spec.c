@@ -443,6 +443,7 @@ static void bind(Reader *r, const attngen_dim *dims, size_t ndims) {
 static void finish(Reader *r) {
     ag_spec_branches_finish(r);
     ag_spec_inputs_finish(r);
+    ag_spec_dots_finish(r);
 }
 
 Spec *ag_spec_read(Diag *d, uint16_t file, const attngen_dim *dims, size_t ndims) {

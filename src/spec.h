@@ -44,6 +44,9 @@ void ag_spec_derive_finish(Reader *r);                                     /* wh
 /* ---- spec_prologue.c */
 void ag_spec_prologue(Reader *r, const Doc *x);
 
+/* ---- spec_dot.c */
+void ag_spec_dots_finish(Reader *r);
+
 /* ---- spec_branches.c */
 void ag_spec_branches(Reader *r, const Doc *x);
 int ag_spec_find_branch(const Spec *s, Str name);

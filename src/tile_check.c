@@ -311,10 +311,20 @@ static void check_channel(const Check *c, Ref r, Type want) {
     if (r) check_expr(c, r, PER_ROW, 0, 0, -1);
 }
 
-static void check_step(const Check *c, const Ins *i, int64_t cols) {
+/* Behind the channels of the source, within those of rows of t. */
+static void check_append(const Check *c, const Ins *i, int64_t cols, const KernelTensor *t) {
+    const KernelTensor *a = i->a >= 0 && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL;
+    require(c, a && a->used && a->rank == 4 && a->type <= DT_F32 && a->extent[2] == t->extent[2], "the channels are of no tensor with these rows");
+    require(c, a && i->col >= cols && i->col + c->k->nodes.n[a->extent[3]].value.u.i <= t->cols, "the channels do not fit behind those of the row");
+    for (int e = 0; e < 2; e++) check_uniform(c, i->e[e], T_INT);
+}
+
+/* Of rows of tensor t, of which the source has the first `cols` channels. */
+static void check_step(const Check *c, const Ins *i, int64_t cols, const KernelTensor *t) {
     switch (i->op) {
     case TI_ROW_NORM: check_uniform(c, i->e[0], T_FLOAT); break;
     case TI_ROW_MAP: check_channel(c, i->e[0], T_FLOAT); break;
+    case TI_ROW_APPEND: check_append(c, i, cols, t); break;
     case TI_ROW_ROTATE:
         require(c, i->col > 0 && 2 * i->col <= cols, "it rotates more channels than a row has");
         require(c, !i->e[2] == !i->turns, "there is not one angle for each pair");
@@ -336,12 +346,13 @@ static void check_rows(Check *c, const Ins *i) {
     const KernelTensor *t = &c->k->tensor[i->n], *a = i->a >= 0 && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL;
     bool ok = a && a->used && a->rank == 4 && a->type <= DT_F32;
     require(c, ok, "the source is no tensor of rows");
-    for (int x = 0; ok && x < 4; x++) require(c, a->extent[x] == t->extent[x], "the rows are of another shape than the source's");
-    int64_t cols = c->k->nodes.n[t->extent[3]].value.u.i;
-    require(c, cols == t->cols && c->k->queries * ag_row_lanes(t->cols) <= c->k->threads, "a block has fewer threads than channels");
+    for (int x = 0; ok && x < 3; x++) require(c, a->extent[x] == t->extent[x], "the rows are of another shape than the source's");
+    int64_t cols = ok ? c->k->nodes.n[a->extent[3]].value.u.i : 0;
+    require(c, cols <= t->cols && c->k->nodes.n[t->extent[3]].value.u.i == t->cols && c->k->queries * ag_row_lanes(t->cols) <= c->k->threads,
+            "a block has fewer threads than channels");
     for (const Ins *s = i->body.first; s; s = s->next) {
         c->ins = s;
-        check_step(c, s, cols);
+        check_step(c, s, cols, t);
     }
     c->ins = i;
 }
@@ -549,6 +560,7 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_ROWS: check_rows(c, i); break;
     case TI_ROW_NORM:
     case TI_ROW_MAP:
+    case TI_ROW_APPEND:
     case TI_ROW_ROTATE: fail(c, "a step stands outside of rows"); break;
     case TI_OUTPUT: check_output(c, i); break;
     case TI_STORE:

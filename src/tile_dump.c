@@ -184,6 +184,10 @@ static void put_operands(Dump *d, const Ins *i) {
         ag_put(d->out, " = rows of %s", k->tensor[i->a].name);
         break;
     case TI_ROW_NORM: put_exprs(d, " / sqrt(mean of squares + ", i->e, 1, ")"); break;
+    case TI_ROW_APPEND:
+        ag_put(d->out, " channels %d .. = %s", i->col, k->tensor[i->a].name);
+        put_exprs(d, "[", i->e, 2, "]");
+        break;
     case TI_ROW_MAP: put_exprs(d, " ", i->e, 1, ""); break;
     case TI_ROW_ROTATE:
         ag_put(d->out, i->trans ? " pairs (2 i, 2 i + 1), %d of them" : " pairs (i, %d + i)", i->col);

@@ -262,6 +262,18 @@ static void add_step(Builder *x, Ins *rows, const OutputPlace *at, const RowStep
     i->turns = turns(x->k->arena, s);
 }
 
+/* The channels of an input behind the `col` that the row has; how many. */
+static int append(Builder *x, Ins *rows, const OutputPlace *at, int input, int col, Span span) {
+    const Input *in = &x->spec->input[input];
+    const Dim *head = &in->dim[1];
+    Ins *i = step(x, rows, TI_ROW_APPEND, span);
+    i->a = ag_output_input(x->k, x->spec, input, span);
+    i->col = col;
+    i->e[0] = in->dim[0].kind == DIM_CONST ? num(x, 0) : at->b;
+    i->e[1] = head->kind == DIM_CONST ? num(x, 0) : head->axis == AX_G ? at->g : at->h;
+    return in->dim[3].n.n;
+}
+
 Kernel *ag_build_rows(const Fn *fn, RowsOf rows) {
     Spec *s = NEW(fn->d->arena, Spec); /* what the kernel is of: no score */
     Fn own = *fn;
@@ -275,14 +287,17 @@ Kernel *ag_build_rows(const Fn *fn, RowsOf rows) {
     t.name = "rows";
     t.output = t.used = true;
     t.program = ag_program_rows(s, rows);
-    int out = ag_kernel_tensor(x.k, t);
-    divide(&x, out, ag_row_lanes(s->D) * EACH_CHANNELS, of_k ? "g" : "h");
+    t.cols = s->D + ag_dot_channels(s);
+    t.extent[3] = num(&x, t.cols);
+    int out = ag_kernel_tensor(x.k, t), col = s->D;
+    divide(&x, out, ag_row_lanes(t.cols) * EACH_CHANNELS, of_k ? "g" : "h");
     Ref group = op(&x, OP_FLOORDIV, size(&x, SZ_HQ), size(&x, SZ_HKV));
     x.g = of_k ? x.h : let(&x, "g", op(&x, OP_FLOORDIV, val(&x, x.h), group), "kv head");
-    Ins *i = add(&x, TI_ROWS, out, fn->spec->prologue[of_k].step[0].span);
+    Ins *i = add(&x, TI_ROWS, out, s->prologue[of_k].n ? s->prologue[of_k].step[0].span : s->dot[0].span);
     i->a = of_k ? TEN_K : TEN_Q;
     i->e[0] = val(&x, x.row0);
     OutputPlace at = {.k = x.k, .spec = s, .b = val(&x, x.b), .h = val(&x, x.h), .g = val(&x, x.g), .own = -1};
     for (int j = 0; j < s->prologue[of_k].n; j++) add_step(&x, i, &at, &s->prologue[of_k].step[j]);
+    for (int j = 0; j < s->ndot; j++) col += append(&x, i, &at, of_k ? s->dot[j].y : s->dot[j].x, col, s->dot[j].span);
     return finish(&x);
 }

@@ -101,10 +101,11 @@ typedef enum TileOp {
                   a TI_STORE writes it */
     TI_EACH, /* tensor n [batch e[2], head e[3]] rows e[1].. (as above) = e[0] at each element, rounded to its type.  In e[0]: AXIS q = off + row (a position),
                     AXIS d = channel; LOAD = an element of any tensor, 0 past its ends.  All that an element is computed from is read before it is written */
-    TI_ROWS, /* tensor n [batch e[2], head e[3]] rows e[0].. (as above) = those rows of tensor a, of as many channels, changed in fp32 by the steps of its body one after
+    TI_ROWS, /* tensor n [batch e[2], head e[3]] rows e[0].. (as above) = those rows of tensor a, changed in fp32 by the steps of its body one after
                 the other, then rounded to the type of n.  Each row has ag_row_lanes(columns) neighbouring lanes of a warp.  Steps: */
     TI_ROW_NORM,   /* each channel / sqrt(mean of the squares of the row + e[0]) */
     TI_ROW_MAP,    /* each channel = e[0] there; as in TI_EACH, and BRANCH = the channel as it was */
+    TI_ROW_APPEND, /* channels col .. = those of tensor a [batch e[0], head e[1], the same row] */
     TI_ROW_ROTATE, /* the first 2 * col channels, in pairs (i, col + i), or with `trans` (2 i, 2 i + 1): (x, y) = (x c - y s, y c + x s).  c = e[0] and s = e[1], where AXIS d = i;
                       or, if e[2], those of the angle 2 pi turns[i] e[2] 2^-64, taken mod 2^64 */
     TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; with Kernel.pack heads from e[3] on) = fragment a rounded to the tensor's type, which holds its columns from `col` on; through shared b, in parts if that has fewer columns, or directly (b = -1).
