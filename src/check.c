@@ -28,6 +28,7 @@ typedef struct Running {
     const Spec *spec;
     CaseData data;
     double *o, *lse, *naive_o, *naive_lse, *spread;
+    MadeRows rows;
     Selections picks;
     char name[128];
     bool portable;    /* the companion ran */
@@ -160,12 +161,20 @@ static void take_picks(Running *r, const ProgramBuffers *buffers) {
     }
 }
 
+/* The rows that the simulated kernels made of q and k. */
+static void take_rows(Running *r, const ProgramBuffers *buffers) {
+    for (int of_k = 0; of_k < 2; of_k++)
+        if (r->rows.bytes[of_k])
+            memcpy(r->rows.got[of_k], buffers->tensor[ag_program_rows(r->spec, of_k ? ROWS_K : ROWS_Q)].data, r->rows.bytes[of_k]);
+}
+
 static bool run_simulator(Checker *k, Running *r) {
     (void)k;
     Buf message = {0};
     ProgramBuffers buffers;
     bool ok = ag_simulate_program(ag_program_compilation(r->program), &r->data.call, &buffers, &message);
     if (ok) take_picks(r, &buffers);
+    if (ok) take_rows(r, &buffers);
     if (!ok) snprintf(r->text, sizeof r->text, "%s", message.s ? message.s : "out of memory");
     ag_program_buffers_free(&buffers);
     ag_buf_free(&message);
@@ -224,6 +233,16 @@ static attngen_status download_picks(Checker *k, Running *r, const attngen_progr
     return s;
 }
 
+static attngen_status download_rows(Checker *k, Running *r, const attngen_program *p, const int64_t *size, uint64_t work, Err *e) {
+    attngen_status s = ATTNGEN_OK;
+    for (int of_k = 0; of_k < 2 && s == ATTNGEN_OK; of_k++) {
+        if (!r->rows.bytes[of_k]) continue;
+        int64_t at = ag_workspace_place(&p->lowered->meta, size, ag_program_rows(r->spec, of_k ? ROWS_K : ROWS_Q));
+        s = ag_memory_download(k->gpu, r->rows.got[of_k], work + (uint64_t)at, r->rows.bytes[of_k], e);
+    }
+    return s;
+}
+
 /* The least that the limits of all its kernels allow. */
 static ErrorBound bound_of(const attngen_program *program) {
     const Compilation *c = ag_program_compilation(program);
@@ -262,6 +281,7 @@ static attngen_status launch_call(Checker *k, Running *r, const attngen_call *ca
     if (s == ATTNGEN_OK) s = note_way(r, call, arg, n, &ran, e);
     if (s == ATTNGEN_OK) s = ag_memory_sync(k->gpu, e);
     if (s == ATTNGEN_OK && nwork) s = check_counters(k, &ran->lowered->meta, work, e);
+    if (s == ATTNGEN_OK) s = download_rows(k, r, ran, call->size, work, e);
     return s == ATTNGEN_OK ? download_picks(k, r, ran, call->size, work, e) : s;
 }
 
@@ -299,10 +319,25 @@ static bool run_gpu(Checker *k, Running *r) {
 
 /* The reference and the naive computation, both taking what the kernel selected for selected. */
 static bool compute(Running *r) {
-    const HostCall *call = &r->data.call;
     for (int i = 0; i < r->picks.n; i++) r->data.call.picks[i] = r->picks.used[i];
+    HostCall own = r->data.call, *call = &own;
+    if (ag_has_prologue(r->spec)) ag_rows_use(&r->rows, r->spec, &own);
     bool ok = r->spec->nbranch ? ag_reference_spread(r->spec, call, r->o, r->lse, r->spread) : ag_reference(r->spec, call, r->o, r->lse);
     return ok && ag_naive(r->spec, call, r->naive_o, r->naive_lse);
+}
+
+/* Whether the rows of q and k are right; they then are what the rest is judged by. */
+static bool judge_rows(Running *r) {
+    bool same = true;
+    if (!ag_rows_judge(&r->rows, r->spec, &r->data.call, r->text, sizeof r->text)) return false;
+    for (int i = 0; i < 2; i++) {
+        if (!r->rows.bytes[i] || memcmp(r->rows.used[i], r->rows.got[i], r->rows.bytes[i]) == 0) continue;
+        memcpy(r->rows.used[i], r->rows.got[i], r->rows.bytes[i]);
+        same = false;
+    }
+    if (same || compute(r)) return true;
+    snprintf(r->text, sizeof r->text, "out of memory");
+    return false;
 }
 
 /* Whether the selections are right; they then are what the rest is judged by. */
@@ -321,7 +356,7 @@ static bool judge_picks(Running *r) {
 }
 
 static bool judge(Running *r) {
-    if (!judge_picks(r)) return false;
+    if (!judge_rows(r) || !judge_picks(r)) return false;
     r->bound.spread = r->spec->nbranch ? r->spread : NULL;
     Comparison c = ag_compare(r->spec, &r->data.call, r->bound, r->o, r->lse, r->naive_o);
     if (!c.ok)
@@ -362,12 +397,14 @@ static bool prepare(Checker *k, Running *r) {
     r->naive_lse = doubles(&r->data.call, 1);
     r->spread = doubles(&r->data.call, 1);
     bool room = r->o && r->naive_o && r->lse && r->naive_lse && r->spread;
+    room = room && ag_rows_init(&r->rows, r->spec, &r->data.call);
     return room && ag_selections_init(&r->picks, r->spec, &r->data.call) && compute(r);
 }
 
 static void release(Running *r) {
     ag_check_data_free(&r->data);
     ag_selections_free(&r->picks);
+    ag_rows_free(&r->rows);
     free(r->spread);
     free(r->o);
     free(r->lse);

@@ -77,6 +77,19 @@ void ag_check_poison(CaseData *d, const Spec *spec);
 /* Whether nothing outside of the outputs was written since ag_check_poison.  Destroys the outputs. */
 bool ag_check_surroundings(CaseData *d);
 
+/* ---- check_rows.c: rows of q and of k as the prologue makes them, contiguous; none of those that it leaves as they are */
+typedef struct MadeRows {
+    size_t bytes[2];
+    double *want[2]; /* exactly */
+    void *got[2];    /* by the kernel */
+    void *used[2];   /* what the rest of the program is judged by; at first the exact ones, rounded */
+} MadeRows;
+bool ag_rows_init(MadeRows *r, const Spec *spec, const HostCall *call); /* false: out of memory; ag_rows_free works then too */
+void ag_rows_free(MadeRows *r);
+void ag_rows_use(const MadeRows *r, const Spec *spec, HostCall *call); /* those in `used` stand for q and k */
+/* Whether what the kernel made is the exact value rounded once, but for what fp32 leaves.  If not, text has one line. */
+bool ag_rows_judge(const MadeRows *r, const Spec *spec, const HostCall *call, char *text, size_t n);
+
 /* ---- check_select.c: the selections of a program */
 typedef struct Selections {
     int n;                                /* spec->nderive */

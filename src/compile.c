@@ -124,18 +124,20 @@ static void read_inputs(Compilation *c, const Request *r) {
     Diag *d = &c->diag;
     const Target *target = find_target(d, r->arch);
     Spec *spec = ag_spec_read(d, add_source(d, r->spec), c->dims, c->ndims);
+    const Spec *attention = NULL;
     attngen_source shipped, *schedule = NULL;
     if (r->schedule) c->sched = ag_schedule_read(d, add_source(d, r->schedule));
     ag_stop_if_errors(d);
+    c->attention = attention = ag_attention_spec(d->arena, spec);
     if (!r->schedule) {
-        shipped = default_schedule(d, spec, target, spec->queries ? spec->queries : -1);
+        shipped = default_schedule(d, attention, target, spec->queries ? spec->queries : -1);
         schedule = &shipped;
         c->sched = ag_schedule_read(d, add_source(d, schedule));
         ag_stop_if_errors(d);
     }
     c->shipped = schedule || is_shipped(r->schedule);
     c->chosen = schedule != NULL;
-    ag_schedule_close(d, c->sched, spec, target);
+    ag_schedule_close(d, c->sched, attention, target);
     ag_stop_if_errors(d);
     c->schedule_name = ag_str_copy(d->arena, c->sched->name).s;
     c->fn = (Fn){.d = d, .spec = spec, .sched = c->sched, .target = target};
@@ -159,6 +161,8 @@ Schedule *ag_schedule_for(Compilation *c, const Spec *spec, int64_t queries) {
 /* A spec without branches: its one kernel. */
 static void compile_plain(Compilation *c, const Request *r) {
     Fn *fn = &c->fn;
+    const Spec *whole = fn->spec;
+    fn->spec = c->attention;
     fn->math = ag_lower(fn->d, fn->spec);
     ag_stop_if_errors(fn->d);
     fn->facts = FACT_LOWERED;
@@ -173,6 +177,7 @@ static void compile_plain(Compilation *c, const Request *r) {
         c->part[c->npart++] = part;
     }
     c->part[c->npart++] = *fn;
+    fn->spec = whole;
 }
 
 /* The class of a program: of its first attention, and that parts are merged if they are anywhere. */
@@ -188,8 +193,10 @@ static void compile(Compilation *c, const Request *r) {
     Fn *fn = &c->fn;
     copy_dims(c, r);
     read_inputs(c, r);
+    if (!r->after) ag_build_prologue(c);
     (fn->spec->nbranch ? ag_compile_program : compile_plain)(c, r);
     if (r->after) return;
+    ag_link_prologue(c);
     Kernel *kernel[META_KERNELS];
     for (int i = 0; i < c->npart; i++) {
         kernel[i] = c->part[i].kernel;

@@ -65,7 +65,8 @@ typedef struct Compilation {
     Fn fn;     /* of a program of several kernels: the whole spec, with the IRs of its first attention */
     Fn part[META_KERNELS];
     int npart;
-    bool open_group; /* the spec has branches and nobody said how many query heads a KV head has: compiled for 1 */
+    const Spec *attention; /* of a spec without branches: as its attention has it, see ag_attention_spec */
+    bool open_group;       /* the spec has branches and nobody said how many query heads a KV head has: compiled for 1 */
     Schedule *sched;
     attngen_dim *dims; /* copies */
     size_t ndims;
@@ -100,6 +101,8 @@ Ref ag_tile_element(Kernel *k, Ref list, Ref index);                            
 Ref ag_tile_list_of(Kernel *k, const Fn *fn, Ref b, Ref h, Ref tiles_m, Ref m); /* where the list of a query tile begins */
 Kernel *ag_build_classify(const Fn *fn);                                        /* the kernel that makes them, of fn after all passes */
 /* program.c: makes c->part of a spec with branches. */
+void ag_build_prologue(Compilation *c); /* program.c: kernels of the rows that a prologue changes */
+void ag_link_prologue(Compilation *c);  /* program.c: what they make stands for q and k in all other kernels */
 void ag_compile_program(Compilation *c, const Request *r);
 /* Everything up to the CUDA text.  NULL only if out of memory; else look at diag.status of the result. */
 Compilation *ag_compile(const Request *r);

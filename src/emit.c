@@ -35,6 +35,13 @@ static void comment_spec(Emit *e, const Spec *s) {
     for (int i = 1; i < s->nparam; i++)
         ag_put(e->out, "//   %-8s %.*s (%s)%s\n", i == 1 ? "params" : "", STRF(s->param[i].name), ag_type_name(s->param[i].type),
                s->param[i].bound ? ", bound" : "");
+    for (int i = 0; i < 2 * PROLOGUE_STEPS; i++) {
+        const Prologue *p = &s->prologue[i / PROLOGUE_STEPS];
+        if (i % PROLOGUE_STEPS >= p->n) continue;
+        ag_put(e->out, "//   %-8s %s: ", "prologue", i < PROLOGUE_STEPS ? "q" : "k");
+        ag_row_step_print(e->out, s, &p->step[i % PROLOGUE_STEPS]);
+        ag_put(e->out, "\n");
+    }
     for (int i = 0; i < s->nlet; i++) {
         ag_put(e->out, "//   %-8s %.*s = ", i == 0 ? "let" : "", STRF(s->let[i].name));
         ag_expr_print(e->out, s, s->let[i].value);
@@ -199,6 +206,7 @@ static void emit_kernel(Emit *e) {
     const Kernel *k = e->k;
     ag_emit_line(e, "constexpr int THREADS = %d;\n", k->threads);
     if (k->kind == KERNEL_SELECT) ag_emit_ranking(e);
+    if (k->kind == KERNEL_EACH) ag_emit_turns(e);
     ag_emit_line(e, "extern \"C\" __global__ void __launch_bounds__(THREADS, %d) %.*s(const __grid_constant__ Args args) {", k->per_sm,
                  STRF(k->name));
     e->indent = 1;
@@ -286,14 +294,13 @@ static void comment_kernel(Emit *e) {
 }
 
 /* One kernel of several: its score and mask, schedule, launch; then argument struct and code in a namespace of its own. */
-static void emit_part(Emit *e, const Buf *body, int number, int n) {
+static void emit_part(Emit *e, const Spec *whole, const Buf *body, int number, int n) {
     const Spec *s = e->k->spec;
     ag_put(e->out, "\n// ======== kernel %d of %d: %.*s\n", number + 1, n, STRF(e->k->name));
-    bool branch = !e->k->tiles; /* of a spec without branches the head of the file has them */
-    if (branch && (s->score || s->mask || e->k->pool)) ag_put(e->out, "//\n// Branch\n");
+    if (whole->nbranch && (s->score || s->mask || e->k->pool)) ag_put(e->out, "//\n// Branch\n");
     if (e->k->pool) ag_put(e->out, "//   keys     %.*s, Sk of them\n", STRF(e->k->pool->name));
-    if (branch) comment_expr(e, s, "score", s->score);
-    if (branch) comment_expr(e, s, "mask", s->mask);
+    if (whole->nbranch) comment_expr(e, s, "score", s->score);
+    if (whole->nbranch) comment_expr(e, s, "mask", s->mask);
     comment_kernel(e);
     ag_put(e->out, "namespace %.*s_kernel {\n", STRF(e->k->name));
     ag_emit_wgmma_leaves(e);
@@ -325,7 +332,7 @@ void ag_emit(Buf *out, const Spec *spec, Kernel *const *kernel, int n) {
         ag_emit_wgmma_leaves(&e[0]);
         ag_putn(out, body[0].s, body[0].n);
     }
-    for (int i = 0; n > 1 && i < n; i++) emit_part(&e[i], &body[i], i, n);
+    for (int i = 0; n > 1 && i < n; i++) emit_part(&e[i], spec, &body[i], i, n);
     out->oom |= all.oom;
     ag_buf_free(&all);
     for (int i = 0; i < n; i++) ag_buf_free(&body[i]);

@@ -95,6 +95,20 @@ const char *ag_emit_rows(const Emit *e, const char *tensor); /* what store leave
 /* ---- emit_each.c: pools and outputs */
 void ag_emit_each(Emit *e, const Ins *i);
 void ag_emit_output(Emit *e, const Ins *i);
+/* A step of TI_ROWS: to = value at each of n channels (or pairs of channels) of the thread, at is the channel of element e, NULL: first + e.  BRANCH is `to`.  n 0: one
+ * value for the row, whose text is returned. */
+typedef struct RowLoop {
+    const Ins *rows; /* the TI_ROWS */
+    Ref value;
+    const char *to, *first, *at;
+    int n;
+} RowLoop;
+const char *ag_emit_row_loop(Emit *e, const RowLoop *l);
+/* ---- emit_rows.c */
+void ag_emit_row_steps(Emit *e, const Ins *i);
+void ag_emit_rows_comment(Emit *e, const Ins *i);
+void ag_emit_turns(Emit *e); /* the tables of its rotations */
+/* ---- emit_each.c again */
 void ag_emit_each_comment(Emit *e); /* what the head of such a kernel says of it */
 /* ---- emit_select.c */
 void ag_emit_ranking(Emit *e);              /* the constants of a selection */

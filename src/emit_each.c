@@ -18,6 +18,7 @@ typedef struct Each {
     const char **text;                                 /* per Ref: the name of what is computed already */
     int *uses;                                         /* per Ref: how often it is read */
     bool *by_channel;                                  /* per Ref: by something that varies with the channel, though it does not itself */
+    const RowLoop *loop;                               /* of a step of TI_ROWS; NULL */
     int loads[KERNEL_TENSORS], loaded[KERNEL_TENSORS]; /* per tensor: elements that are read; those that have a name */
 } Each;
 
@@ -76,7 +77,8 @@ static bool is_inside(const Each *x, const Node *n, int i) {
     if (sub == x->b) return extent == x->out->extent[0];
     if (sub == x->h || (s->op == OP_AXIS && s->index == AX_H)) return extent == x->out->extent[1];
     if (sub == x->row) return extent == x->out->extent[2];
-    return s->op == OP_AXIS && s->index == AX_D && extent == x->out->extent[3] && d->value.u.i % EACH_CHANNELS == 0;
+    bool full = x->loop ? ag_row_lanes(x->out->cols) * EACH_CHANNELS == d->value.u.i : d->value.u.i % EACH_CHANNELS == 0;
+    return s->op == OP_AXIS && s->index == AX_D && extent == x->out->extent[3] && full;
 }
 
 /* "inside(i, n) && ..." for the first n subscripts; "" if all are known to be. */
@@ -118,7 +120,7 @@ static void load_one(Each *x, Ref r) {
 
 /* Is it an element of a tensor of floats at channel d, and is nothing else of it that varies with the channel? */
 static bool is_piece(const Each *x, const Node *n) {
-    if (n->op != OP_LOAD || !n->nsub || x->e->k->tensor[n->index].type > DT_F32) return false;
+    if (n->op != OP_LOAD || !n->nsub || x->e->k->tensor[n->index].type > DT_F32 || (x->loop && x->loop->at)) return false;
     const Node *last = &nodes(x)->n[n->sub[n->nsub - 1]];
     bool ok = last->op == OP_AXIS && last->index == AX_D;
     for (int i = 0; i < n->nsub - 1; i++) ok &= !varies(x, n->sub[i]);
@@ -221,9 +223,16 @@ static void channels(Each *x, Ref root) {
         loop = ag_fmt(e->k->arena, "UNROLL for (int ni = 0; ni < %d; ni++) UNROLL for (int e = 0; e < 2; e++)", eights(x)).s;
         to = fragment_element(x);
     }
+    if (x->loop) {
+        loop = ag_fmt(e->k->arena, "UNROLL for (int e = 0; e < %d; e++)", x->loop->n).s;
+        to = x->loop->to;
+    }
     e->out = &parts;
     e->indent++;
-    if (reads(x, root, AX_D)) ag_emit_line(e, x->fragment ? "const int d = %s + ni * 8 + e;" : "const int d = %s + e;", x->first);
+    if (x->loop && x->loop->at && reads(x, root, AX_D))
+        ag_emit_line(e, "const int d = %s;", x->loop->at);
+    else if (reads(x, root, AX_D))
+        ag_emit_line(e, x->fragment ? "const int d = %s + ni * 8 + e;" : "const int d = %s + e;", x->first);
     channel_parts(x, root);
     e->indent--;
     e->out = out;
@@ -368,10 +377,21 @@ void ag_emit_output(Emit *e, const Ins *i) {
     ag_emit_line(e, "}");
 }
 
+const char *ag_emit_row_loop(Emit *e, const RowLoop *l) {
+    const Kernel *k = e->k;
+    Each x = {.e = e, .i = l->rows, .out = &k->tensor[l->rows->n], .b = l->rows->e[2], .h = l->rows->e[3], .first = l->first, .loop = l};
+    x.text = NEWN(k->arena, const char *, (size_t)k->nodes.len);
+    prepare(&x, l->value, l->to);
+    row_reads(&x, l->value);
+    if (l->n) channels(&x, l->value);
+    return l->n ? l->to : expr(&x, l->value);
+}
+
 /* What a pool is of; an output stands in the spec. */
 void ag_emit_each_comment(Emit *e) {
     const Kernel *k = e->k;
     const Ins *i = k->role[0].body.last;
+    if (i->op == TI_ROWS) ag_emit_rows_comment(e, i);
     if (i->op != TI_POOL) return;
     ag_put(e->out, "//\n// Pool\n//   %-8s means of %d rows, %d apart, of %s", k->tensor[i->n].name, (int)k->nodes.n[i->e[4]].value.u.i,
            (int)k->nodes.n[i->e[1]].value.u.i, k->tensor[i->a].name);

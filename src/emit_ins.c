@@ -643,6 +643,11 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_POOL:
     case TI_MERGE:
     case TI_EACH: ag_emit_each(e, i); break;
+    case TI_ROWS: ag_emit_row_steps(e, i); break;
+    case TI_ROW_NORM:
+    case TI_ROW_MAP:
+    case TI_ROW_APPEND:
+    case TI_ROW_ROTATE: break; /* steps of TI_ROWS, which prints them */
     case TI_OUTPUT: ag_emit_output(e, i); break;
     case TI_STORE:
         if (i->async)

@@ -275,7 +275,6 @@ static Tree call(Parser *p, Token name) {
     Op op = ag_expr_function(name.text);
     Tree arg[3] = {none, none, none};
     int n = 0;
-    if (ag_str_is(name.text, "dot")) return FAIL(p, ag_unsupported, span_of(p, name), "'dot' is not in this version of attngen");
     if (ag_str_is(name.text, "sum")) return sum(p, name);
     if (op == OP_COUNT) {
         const char *near[OP_COUNT + 1];

@@ -83,6 +83,8 @@ static void unknown_name(Typing *t, const Ast *e) {
         ag_error(t->d, e->span, "'%.*s' is a function; write %.*s(...)", STRF(shown), STRF(shown));
     else if (hint)
         ag_error(t->d, e->span, "unknown name '%.*s'; did you mean '%s'?", STRF(shown), hint);
+    else if (t->use->rows)
+        ag_error(t->d, e->span, "unknown name '%.*s'; it is no axis, size, parameter or input, and a prologue sees no lets", STRF(shown));
     else
         ag_error(t->d, e->span, "unknown name '%.*s'; it is no %saxis, size, parameter%s or let", STRF(shown), output ? "branch, " : "",
                  s->ninput ? ", input" : "");
@@ -148,6 +150,15 @@ static bool resolve_indexed(Typing *t, Ast *e) {
     return false;
 }
 
+/* An axis in a prologue: those of its rows. */
+static bool resolve_row_axis(Typing *t, const Ast *e, Axis a) {
+    bool of_k = t->use->rows == ROWS_K, ok = of_k ? a != AX_H && a != AX_Q : a != AX_K;
+    if (!ok)
+        ag_error(t->d, e->span, "'%s' has no value in the prologue of %s, whose rows are at %s", ag_axis_name[a], of_k ? "k" : "q",
+                 of_k ? "[b, g, k, d]" : "[b, h, q, d]");
+    return ok;
+}
+
 /* ---- */
 
 /* Turns a name into a leaf.  false: reported here or, for a let with errors, where it is defined. */
@@ -157,6 +168,10 @@ static bool resolve(Typing *t, Ast *e) {
     int i;
     if (ag_str_is(name, "s")) {
         e->op = OP_SCORE, e->type = T_FLOAT;
+        if (t->use->rows) {
+            ag_error(t->d, e->span, "'s' has no value in 'prologue'; that is for rows of q and k, of which scores are made after it");
+            return false;
+        }
         if (t->use->want != T_BOOL && !t->use->output) return true;
         if (t->use->output) {
             ag_error(t->d, e->span, "'s' has no value in 'output'; a score belongs to a query and a key, put this into the 'score' of a branch");
@@ -171,6 +186,7 @@ static bool resolve(Typing *t, Ast *e) {
             ag_error(t->d, e->span, "'k' has no value in 'output'; it combines what the branches give for a query, at [b, q, h, d]");
             return false;
         }
+        if (t->use->rows) return resolve_row_axis(t, e, (Axis)i);
         if (i != AX_D || t->use->output) return true;
         ag_error(t->d, e->span, "'d' has no value here; a score belongs to a query and a key, not to a channel (the head dim is 'D')");
         return false;
@@ -252,6 +268,28 @@ static Known type_load(Typing *t, Ast *e) {
         if (all.levels <= k.levels) all.levels = k.levels + 1;
     }
     if (!ok) e->type = T_NONE;
+    return all;
+}
+
+/* dot(x, y): two inputs, by name alone. */
+static Known type_dot(Typing *t, Ast *e) {
+    Known all = {.levels = 2, .uses_score = true, .uses_key = true};
+    for (int i = 0; i < 2; i++) {
+        Ast *x = e->arg[i];
+        int input = x->op == OP_VAL ? find_input(t->spec, x->name) : -1;
+        if (input < 0) {
+            ag_error(t->d, x->span, "'dot' takes two inputs by name, channels of queries [b, h, q, N] and of keys [b, g, k, N]%s",
+                     x->op == OP_VAL && (ag_str_is(x->name, "q") || ag_str_is(x->name, "k")) ? "; the product of q and k is s" : "");
+            return all;
+        }
+        t->use->inputs |= (uint32_t)1 << input;
+        x->op = OP_LOAD, x->index = input, x->type = T_FLOAT;
+        if (t->spec->input[input].rank < 0) return all;
+    }
+    if (t->use->want != T_BOOL && !t->use->output && !t->use->rows)
+        e->type = T_FLOAT;
+    else
+        ag_error(t->d, e->span, "'dot' has no value here; it belongs to a query and a key, beside 's' in a score");
     return all;
 }
 
@@ -360,7 +398,7 @@ static Known type_tree(Typing *t, Ast *e) {
         e->type = T_NONE;
         return (Known){0};
     }
-    Known k = e->op == OP_LOAD ? type_load(t, e) : ag_op_has(e->op, 'L') ? known_leaf(t, e) : type_operation(t, e);
+    Known k = e->op == OP_DOT ? type_dot(t, e) : e->op == OP_LOAD ? type_load(t, e) : ag_op_has(e->op, 'L') ? known_leaf(t, e) : type_operation(t, e);
     if (e->type != T_NONE && k.levels > EXPR_MAX_LEVELS) {
         ag_error(t->d, e->span, "the expression is more than %d operations deep, lets included", EXPR_MAX_LEVELS);
         e->type = T_NONE;
@@ -377,8 +415,9 @@ Ast *ag_expr_type(Diag *d, const Spec *spec, Ast *e, ExprUse *use) {
         return NULL;
     }
     if (use->want == T_FLOAT && e->type == T_BOOL) {
-        const char *what = use->output ? "the output is a number; this is bool (write x if c else y)"
-                                       : "a score is a number; this is bool (conditions belong into 'mask', or write x if c else y)";
+        const char *what = use->rows     ? "this is bool where a number is expected (write x if c else y)"
+                           : use->output ? "the output is a number; this is bool (write x if c else y)"
+                                         : "a score is a number; this is bool (conditions belong into 'mask', or write x if c else y)";
         ag_error(d, e->span, "%s", what);
         return NULL;
     }

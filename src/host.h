@@ -25,6 +25,7 @@ typedef struct HostCall {
     double scalar[HOST_SCALARS]; /* values of spec->param, by index */
     HostTensor input[SPEC_MAX_INPUTS];
     HostTensor more[HOST_MORE];             /* for the simulator: the kernel's own tensors behind the first five */
+    bool prepared;                          /* q and k are as the prologue of the spec leaves them */
     const int32_t *picks[SPEC_MAX_DERIVES]; /* NULL: computed; else what a SELECT is taken to be: [B, Hkv or Hq, Sq, count], contiguous */
 } HostCall;
 
@@ -47,6 +48,16 @@ typedef struct HostPoint {
     const double *branch;  /* what each branch gives at (b, h, q, d); for `output` */
 } HostPoint;
 Scalar ag_ast_eval_at(const Spec *spec, const HostCall *call, const Ast *e, const HostPoint *at);
+
+/* ---- reference_prologue.c: the call with q and k as the prologue of the spec makes them, if that is not done yet; ag_reference and ag_naive begin with it.
+ * false: out of memory.  *out is to be freed whatever is returned. */
+typedef struct PreparedCall {
+    HostCall call;
+    void *memory[2];
+} PreparedCall;
+void ag_reference_rows(const Spec *spec, const HostCall *call, bool of_k, double *out); /* those rows, contiguous, not rounded */
+bool ag_prepare_call(const Spec *spec, const HostCall *call, PreparedCall *out);
+void ag_prepared_free(PreparedCall *p);
 
 /* ---- reference_program.c: the same for specs with branches; ag_reference and ag_naive come here.
  * With several branches lse is 0: there is no such thing. */

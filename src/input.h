@@ -140,6 +140,40 @@ typedef struct Branch {
     Span span;
 } Branch;
 
+/* What is done to the rows of q or of k before attention reads them, in this order (`prologue`). */
+typedef enum StepKind { STEP_SCALE, STEP_NORM, STEP_ROPE } StepKind;
+typedef enum RowsOf { ROWS_NONE, ROWS_Q, ROWS_K } RowsOf;
+/* A float that is fixed at compile time, as Fixed. */
+typedef struct FixedFloat {
+    double x;
+    int param;
+} FixedFloat;
+typedef struct RowStep {
+    StepKind kind;
+    Ast *factor; /* SCALE; NORM: the weight, NULL: none.  At a channel d of a row */
+    FixedFloat eps;
+    int weight;        /* NORM: the input that `factor` reads; -1 */
+    Fixed channels;    /* ROPE: of the row, the first so many; even */
+    bool interleaved;  /* pairs are channels 2i and 2i + 1; else i and i + channels / 2 */
+    FixedFloat theta;  /* of pair i at position p the angle is p theta^(-2i / channels), or tables are read */
+    int table[2];      /* inputs: cosines and sines; -1 */
+    Ast *value[2];     /* with tables: cosine and sine of pair d of the row */
+    Ast *position;     /* of the row, an int */
+    bool own_position; /* it is the row's own, and was not written */
+    Span span;
+} RowStep;
+/* scale * dot(x, y) beside s: x, an input [b, h, q, N], and y, [b, g, k, N]. */
+typedef struct Dot {
+    int x, y;
+    Span span;
+} Dot;
+enum { SPEC_MAX_DOTS = 4 };
+enum { PROLOGUE_STEPS = 8 };
+typedef struct Prologue {
+    RowStep step[PROLOGUE_STEPS];
+    int n;
+} Prologue;
+
 typedef struct Spec {
     Str name, doc;
     Param *param; /* [0] is `scale`: float, positive; its default 1/sqrt(D) unless the spec gives a number */
@@ -158,12 +192,22 @@ typedef struct Spec {
     int nbranch;
     Ast *output; /* float, at [b, q, h, d]; NULL: what the only branch gives */
     int group;   /* Hq / Hkv pinned by `heads: {group: N}`; 0 = any */
+    Dot dot[SPEC_MAX_DOTS];
+    int ndot;
+    Prologue prologue[2]; /* of the rows of q, of those of k */
     Span span, group_span;
     /* bound at compile time */
     int D, Dv;
     int queries; /* of the launches that it is for; 0: many.  A matter of speed alone */
     DType dtype;
 } Spec;
+static inline Prologue *ag_prologue(Spec *s, RowsOf rows) { return &s->prologue[rows == ROWS_K]; }
+/* Are there rows of q (false) or k that differ from what is given: changed, or with channels appended? */
+static inline bool ag_makes_rows(const Spec *s, bool of_k) { return s->prologue[of_k].n || s->ndot; }
+static inline bool ag_has_prologue(const Spec *s) { return ag_makes_rows(s, false) || ag_makes_rows(s, true); }
+/* ---- spec_dot.c */
+int ag_dot_channels(const Spec *s);            /* of all terms; rows that are made have D and so many */
+Spec *ag_attention_spec(Arena *a, Spec *spec); /* as attention has it: sums with dots are s, D all channels of its rows; `spec` itself without dots */
 /* Per expression: nesting (parentheses, arguments, prefix operators), nodes; levels of a tree, lets looked through: walks may recurse that deep; terms of a sum.
  * Per spec: lets, and scalar parameters with `scale`. */
 enum { EXPR_MAX_DEPTH = 64, EXPR_MAX_NODES = 4096, EXPR_MAX_LEVELS = 1024, EXPR_MAX_TERMS = 64, SPEC_MAX_LETS = 64, SPEC_MAX_PARAMS = 32 };
@@ -176,6 +220,7 @@ Ast *ag_expr_read(Diag *d, Spec *spec, const Doc *text, Type want);
 /* Prints with the fewest parentheses that parse back to the same tree; names as the spec has them. */
 void ag_expr_print(Buf *out, const Spec *spec, const Ast *e);
 void ag_spec_print(Buf *out, const Spec *spec); /* spec_print.c: as YAML that reads back to the same spec */
+void ag_row_step_print(Buf *out, const Spec *spec, const RowStep *s);
 /* ---- spec_shape.c: sizes of what a spec names, for the sizes of a launch; and what of inputs its scores read */
 /* Does its score or mask (of a plain spec) read elements of captured tensors that differ from query to query and from key to key, or take remainders of keys?
  * Either takes registers. */

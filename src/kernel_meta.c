@@ -166,6 +166,13 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kerne
     }
     m->ntensor = (uint32_t)ag_program_count(spec);
     for (int i = 0; i < spec->ninput; i++) set_input(m, &m->tensor[ag_program_input(i)], spec, &spec->input[i]);
+    for (int of_k = 0; of_k < 2 && ag_has_prologue(spec); of_k++) {
+        TensorMeta *rows = &m->tensor[ag_program_rows(spec, of_k ? ROWS_K : ROWS_Q)];
+        *rows = m->tensor[of_k ? TEN_K : TEN_Q];
+        set_name(rows->name, ag_str(of_k ? "rows of k" : "rows of q"));
+        set_constant(rows, 3, spec->D + ag_dot_channels(spec));
+        rows->buffer = 1;
+    }
     for (int i = 0; i < n; i++)
         if (kernel[i]->kind == KERNEL_CLASSIFY) set_tiles(m, spec, kernel[i]);
     if (!spec->nbranch) return;

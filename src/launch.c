@@ -371,7 +371,8 @@ attngen_status ag_args_bind(BoundArgs *b, const ProgramMeta *m, const int64_t *s
     for (int i = 0; s == ATTNGEN_OK && i < (int)m->ntensor; i++) {
         int dim;
         s = check_tensor(b, i, e);
-        if (has_rows(b, i) && why_not(b, i, &dim) == MOVES_IN_PIECES) b->vec |= (uint64_t)1 << i;
+        bool elements = b->data[i] && b->meta->tensor[i].rank >= 1 && !b->meta->tensor[i].output; /* of captured tensors */
+        if ((has_rows(b, i) || elements) && why_not(b, i, &dim) == MOVES_IN_PIECES) b->vec |= (uint64_t)1 << i;
     }
     return s;
 }

@@ -66,6 +66,22 @@ static void add_built(Compilation *c, Kernel *k) {
     add_part(c, part);
 }
 
+void ag_build_prologue(Compilation *c) {
+    for (int of_k = 0; of_k < 2; of_k++)
+        if (ag_makes_rows(c->fn.spec, of_k)) add_built(c, ag_build_rows(&c->fn, of_k ? ROWS_K : ROWS_Q));
+}
+
+void ag_link_prologue(Compilation *c) {
+    for (int i = 0; i < c->npart; i++) {
+        Kernel *k = c->part[i].kernel;
+        if (k->role[0].body.last && k->role[0].body.last->op == TI_ROWS) continue;
+        for (int t = 0; t < k->ntensor; t++) {
+            KernelTensor *x = &k->tensor[t];
+            if (x->program == TEN_Q || x->program == TEN_K) x->program = ag_program_source(c->fn.spec, x->program == TEN_K ? ROWS_K : ROWS_Q);
+        }
+    }
+}
+
 /* The bound of a pooled key is a division a row, for which the tiles of three warpgroups at D 64 have no registers: those for few queries have two. */
 enum { FEW_QUERIES = 1 };
 

@@ -1,5 +1,6 @@
 /* program.h: specs with branches become a program, a list of kernels with buffers between them (program.c).
  *
+ *   rows      q or k as the prologue makes them                             -> buffer, which stands for it in all that follows
  *   pool      a derived tensor: means of rows of k, v or an input           -> buffer
  *   attend    a branch by itself: keys and values of its own, or a pool's   -> its result, and its LSE if a select ranks by it
  *   select    the block lists of a select, from importance never stored     -> buffer
@@ -8,7 +9,7 @@
  *   combine   the output expression at each element, unless the last kernel before it is that of a branch over listed blocks: its epilogue then
  *
  * Tensors of a program, by number: q k v o lse, the spec's inputs, derived tensors, results of branches, their LSEs; of the inverted lists of each branch: sums of
- * chunks, where blocks begin, entries (see Inversion in tile_ir.h).  The first branch's result lies in o until
+ * chunks, where blocks begin, entries (see Inversion in tile_ir.h); rows of the prologue.  The first branch's result lies in o until
  * the output replaces it. */
 #ifndef AG_PROGRAM_H
 #define AG_PROGRAM_H
@@ -25,9 +26,17 @@ static inline int ag_program_first(const Spec *s, int branch) { return ag_progra
 static inline int ag_program_entry(const Spec *s, int branch) { return ag_program_first(s, s->nbranch) + branch; }
 static inline int ag_program_part(const Spec *s, int branch) { return ag_program_entry(s, s->nbranch) + branch; }
 static inline int ag_program_part_lse(const Spec *s, int branch) { return ag_program_part(s, s->nbranch) + branch; }
+/* What the prologue makes of q and of k, behind all others. */
+static inline int ag_program_rows(const Spec *s, RowsOf rows) {
+    return (s->nbranch ? ag_program_part_lse(s, s->nbranch) : ag_program_derive(s, 0)) + (rows == ROWS_K);
+}
+static inline int ag_program_count(const Spec *s) { return ag_program_rows(s, ROWS_Q) + (ag_has_prologue(s) ? 2 : 0); }
+/* The tensor that attention and pools take for q or k. */
+static inline int ag_program_source(const Spec *s, RowsOf rows) {
+    return ag_makes_rows(s, rows == ROWS_K) ? ag_program_rows(s, rows) : rows == ROWS_K ? TEN_K : TEN_Q;
+}
 /* Of a spec without branches, behind all others: key tiles of each query tile. */
-static inline int ag_program_tiles(const Spec *s) { return ag_program_derive(s, 0); }
-static inline int ag_program_count(const Spec *s) { return s->nbranch ? ag_program_part_lse(s, s->nbranch) : ag_program_derive(s, 0); }
+static inline int ag_program_tiles(const Spec *s) { return ag_program_count(s); }
 
 /* A branch as a plain spec: its score and mask, the name "spec_branch", no branches. */
 Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch);
@@ -38,6 +47,7 @@ Schedule *ag_gather_schedule(const Fn *fn, const Branch *b); /* tile_gather.c: b
 
 /* ---- kernels in their last form, placed.  fn: d, spec (the whole one, with spec->group known), sched (closed) and target are read. */
 Kernel *ag_build_pool(const Fn *fn, int derive); /* tile_each.c */
+Kernel *ag_build_rows(const Fn *fn, RowsOf rows);
 /* The results of a branch's entries, put together; with `output` what that is of them and the other branches. */
 Kernel *ag_build_merge(const Fn *fn, int branch, bool output);
 Kernel *ag_build_combine(const Fn *fn);
@@ -62,6 +72,7 @@ typedef struct OutputPlace {
     int own;          /* the branch that the kernel itself computes: BRANCH; -1: all are read */
 } OutputPlace;
 Ref ag_output_expr(const OutputPlace *at);                            /* adds the tensors that it reads to the kernel */
+Ref ag_output_lower(const OutputPlace *at, const Ast *e);             /* an expression of a prologue, the same way */
 int ag_output_input(Kernel *k, const Spec *spec, int index, Span at); /* kernel tensor of an input; -1 after an error */
 Ref ag_output_extent(Kernel *k, const Spec *spec, Size s);            /* as int node; head dims are constants */
 bool ag_output_fits(const Spec *s, int branch);                       /* does it read the branch, and has the kernel of that room for its tensors? */

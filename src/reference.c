@@ -149,7 +149,25 @@ static Scalar eval_leaf(Point *p, const Ast *e) {
     return p->let[e->index];
 }
 
+/* The product of the rows of two inputs. */
+static double eval_dot(const Point *p, const Ast *e) {
+    double sum = 0;
+    int64_t at[2][4] = {{p->axis[AX_B], 0, p->axis[AX_Q] - p->call->size[SZ_OFF], 0}, {p->axis[AX_B], 0, p->axis[AX_K], 0}};
+    const Input *in[2] = {&p->spec->input[e->arg[0]->index], &p->spec->input[e->arg[1]->index]};
+    for (int i = 0; i < 2; i++) {
+        const Dim *dim = in[i]->dim;
+        if (dim[0].kind == DIM_CONST) at[i][0] = 0;
+        if (dim[1].kind == DIM_AXIS) at[i][1] = p->axis[dim[1].axis];
+    }
+    for (int64_t d = 0; d < in[0]->dim[3].n.n; d++) {
+        at[0][3] = at[1][3] = d;
+        sum += ag_host_get_at(&p->call->input[e->arg[0]->index], at[0], 4) * ag_host_get_at(&p->call->input[e->arg[1]->index], at[1], 4);
+    }
+    return sum;
+}
+
 static Scalar eval(Point *p, const Ast *e) {
+    if (e->op == OP_DOT) return of_float(eval_dot(p, e));
     if (ag_op_has(e->op, 'L')) return eval_leaf(p, e);
     Scalar a = eval(p, e->arg[0]), b = a, c = a;
     if (e->op == OP_SELECT) return eval(p, e->arg[a.u.b ? 1 : 2]);
@@ -328,9 +346,17 @@ static bool all_rows(const Spec *spec, const HostCall *call, double *o, double *
 }
 
 bool ag_reference(const Spec *spec, const HostCall *call, double *o, double *lse) {
-    return spec->nbranch ? ag_reference_program(spec, call, o, lse) : all_rows(spec, call, o, lse, ag_row_exact);
+    PreparedCall p;
+    bool ok = ag_prepare_call(spec, call, &p);
+    ok = ok && (spec->nbranch ? ag_reference_program(spec, &p.call, o, lse) : all_rows(spec, &p.call, o, lse, ag_row_exact));
+    ag_prepared_free(&p);
+    return ok;
 }
 
 bool ag_naive(const Spec *spec, const HostCall *call, double *o, double *lse) {
-    return spec->nbranch ? ag_naive_program(spec, call, o, lse) : all_rows(spec, call, o, lse, ag_row_naive);
+    PreparedCall p;
+    bool ok = ag_prepare_call(spec, call, &p);
+    ok = ok && (spec->nbranch ? ag_naive_program(spec, &p.call, o, lse) : all_rows(spec, &p.call, o, lse, ag_row_naive));
+    ag_prepared_free(&p);
+    return ok;
 }

@@ -206,7 +206,7 @@ static void add_importance(Worker *w, const Derive *s, int64_t blocks, int64_t b
         if (!s->causal || j * s->block.n <= own) importance[j] += ag_row_dot(w->row.query, w->row.key + j * w->row.D, w->row.D);
 }
 
-bool ag_reference_select(const Spec *spec, const HostCall *call, int derive, int32_t *picks, double *importance) {
+static bool select_blocks(const Spec *spec, const HostCall *call, int derive, int32_t *picks, double *importance) {
     const Derive *s = &spec->derive[derive];
     const int64_t *size = call->size;
     bool by_branch = s->source.kind == FROM_BRANCH;
@@ -235,6 +235,13 @@ bool ag_reference_select(const Spec *spec, const HostCall *call, int derive, int
         }
     worker_free(&w);
     free(one);
+    return ok;
+}
+
+bool ag_reference_select(const Spec *spec, const HostCall *call, int derive, int32_t *picks, double *importance) {
+    PreparedCall p;
+    bool ok = ag_prepare_call(spec, call, &p) && select_blocks(spec, &p.call, derive, picks, importance);
+    ag_prepared_free(&p);
     return ok;
 }
 
@@ -337,6 +344,9 @@ static bool run(const Spec *spec, const HostCall *call, double *o, double *lse, 
 
 bool ag_reference_program(const Spec *spec, const HostCall *call, double *o, double *lse) { return run(spec, call, o, lse, NULL, ag_row_exact); }
 bool ag_reference_spread(const Spec *spec, const HostCall *call, double *o, double *lse, double *spread) {
-    return run(spec, call, o, lse, spread, ag_row_exact);
+    PreparedCall p;
+    bool ok = ag_prepare_call(spec, call, &p) && run(spec, &p.call, o, lse, spread, ag_row_exact);
+    ag_prepared_free(&p);
+    return ok;
 }
 bool ag_naive_program(const Spec *spec, const HostCall *call, double *o, double *lse) { return run(spec, call, o, lse, NULL, ag_row_naive); }

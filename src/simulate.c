@@ -30,7 +30,7 @@ static void put_ins(Sim *s, const Ins *i) {
     ag_put(s->message, "%s", ag_tile_op_name[i->op]);
     if (i->op == TI_WAIT || i->op == TI_MMA_WAIT) ag_put(s->message, " %d", i->n);
     if (i->op == TI_SYNC || i->op == TI_TAKE_TURN || i->op == TI_PASS_TURN || at_mbar(i)) ag_put(s->message, " %s", s->k->barrier[i->n].name);
-    if (i->op == TI_STORE || i->op == TI_STORE_ROW || i->op == TI_STORE_LIST || i->op == TI_POOL || i->op == TI_EACH ||
+    if (i->op == TI_STORE || i->op == TI_STORE_ROW || i->op == TI_STORE_LIST || i->op == TI_POOL || i->op == TI_EACH || i->op == TI_ROWS ||
         (i->op >= TI_COUNT_LISTS && i->op <= TI_INVERT_LISTS))
         ag_put(s->message, " %s", s->k->tensor[i->n].name);
     if (i->dst >= 0) ag_put(s->message, " %.*s", STRF(s->k->val[i->dst].name));

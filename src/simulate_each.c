@@ -192,6 +192,73 @@ static void merge(Sim *s, const Ins *i) {
     }
 }
 
+/* ---- rows changed step by step */
+
+typedef struct RowAt {
+    int64_t q, h, cols;
+} RowAt;
+
+/* The value of `root` at a channel, where BRANCH is `own`. */
+static Scalar at_channel(Sim *s, Ref root, const RowAt *at, int64_t d, float own) {
+    want(s, root);
+    s->each->own = (Scalar){T_FLOAT, {.f = own}};
+    evaluate(s, root, false, at->q, at->h, 0);
+    evaluate(s, root, true, at->q, at->h, d);
+    return s->each->value[root];
+}
+
+static void rotate(Sim *s, const Ins *i, const RowAt *at, float *x) {
+    enum { PI_BITS = 31 };
+    for (int p = 0; p < i->col; p++) {
+        float *a = &x[i->trans ? 2 * p : p], *b = &x[i->trans ? 2 * p + 1 : i->col + p], first = *a, second = *b, c, n;
+        if (i->e[2]) {
+            uint64_t turn = (uint64_t)at_channel(s, i->e[2], at, p, 0).u.i * i->turns[p];
+            float angle = (float)(int32_t)(uint32_t)(turn >> 32) * (float)ldexp(acos(-1.0), -PI_BITS);
+            c = cosf(angle), n = sinf(angle);
+        } else {
+            c = (float)at_channel(s, i->e[0], at, p, 0).u.f;
+            n = (float)at_channel(s, i->e[1], at, p, 0).u.f;
+        }
+        *a = first * c - second * n;
+        *b = second * c + first * n;
+    }
+}
+
+static void append(Sim *s, const Ins *i, int64_t row, float *x) {
+    int64_t b = ag_sim_int(s, i->e[0]), h = ag_sim_int(s, i->e[1]), n = s->each->extent[i->a][3];
+    for (int64_t d = 0; d < n; d++) x[i->col + d] = (float)ag_host_get(given(s, i->a), b, h, row, d);
+}
+
+static void step(Sim *s, const Ins *i, const RowAt *at, float *x) {
+    float squares = 0;
+    switch (i->op) {
+    case TI_ROW_NORM:
+        for (int64_t d = 0; d < at->cols; d++) squares += x[d] * x[d];
+        squares = 1 / sqrtf(squares / (float)at->cols + (float)at_channel(s, i->e[0], at, 0, 0).u.f);
+        for (int64_t d = 0; d < at->cols; d++) x[d] *= squares;
+        break;
+    case TI_ROW_MAP:
+        for (int64_t d = 0; d < at->cols; d++) x[d] = (float)at_channel(s, i->e[0], at, d, x[d]).u.f;
+        break;
+    default: rotate(s, i, at, x); break;
+    }
+}
+
+static void change_rows(Sim *s, const Ins *i) {
+    Rows r = rows_of(s, i, i->e[0]);
+    float *x = NEWN(s->arena, float, (size_t)r.cols);
+    for (int64_t row = r.row0; row < r.end; row++) {
+        RowAt at = {row + s->call->size[SZ_OFF], r.h, s->each->extent[i->a][3]};
+        for (int64_t d = 0; d < at.cols; d++) x[d] = (float)ag_host_get(given(s, i->a), r.b, r.h, row, d);
+        for (const Ins *b = i->body.first; b; b = b->next)
+            if (b->op == TI_ROW_APPEND)
+                append(s, b, row, x);
+            else
+                step(s, b, &at, x);
+        for (int64_t d = 0; d < r.cols; d++) write(s, i, (int64_t[]){r.b, r.h, row, d}, x[d]);
+    }
+}
+
 /* ---- outputs in a fragment */
 
 static void check_rows(Sim *s, const Ins *i, const Cell *d, int64_t b, int64_t h, int64_t row0, int64_t limit) {
@@ -238,6 +305,8 @@ void ag_sim_each(Sim *s, const Ins *i) {
         output(s, i);
     else if (i->op == TI_POOL)
         pool(s, i);
+    else if (i->op == TI_ROWS)
+        change_rows(s, i);
     else if (i->op == TI_MERGE)
         merge(s, i);
     else

@@ -364,7 +364,12 @@ static void compute(Sim *s, const Ins *i) {
     case TI_POOL:
     case TI_MERGE:
     case TI_OUTPUT:
+    case TI_ROWS:
     case TI_EACH: ag_sim_each(s, i); break;
+    case TI_ROW_NORM:
+    case TI_ROW_MAP:
+    case TI_ROW_APPEND:
+    case TI_ROW_ROTATE: break; /* steps of TI_ROWS, which runs them */
     case TI_STORE:
     case TI_STORE_ROW: store(s, i); break;
     case TI_COUNT_LISTS:

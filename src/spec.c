@@ -318,6 +318,7 @@ static const struct {
     {"heads", read_heads, false},
     {"scale", read_scale, false},
     {"inputs", ag_spec_inputs, true},
+    {"prologue", ag_spec_prologue, true},
     {"derive", ag_spec_derive, true},
     {"branches", ag_spec_branches, true},
     {"let", read_lets, true},
@@ -451,6 +452,7 @@ static void bind(Reader *r, const attngen_dim *dims, size_t ndims) {
 static void finish(Reader *r) {
     ag_spec_branches_finish(r);
     ag_spec_inputs_finish(r);
+    ag_spec_dots_finish(r);
 }
 
 Spec *ag_spec_read(Diag *d, uint16_t file, const attngen_dim *dims, size_t ndims) {

@@ -41,6 +41,12 @@ int ag_spec_find_derive(const Spec *s, Str name);
 bool ag_spec_block(Reader *r, const Doc *x, const char *what, Fixed *out); /* keys per block: a multiple of 16 up to 256 */
 void ag_spec_derive_finish(Reader *r);                                     /* what selects by what, once branches have names; what is never used */
 
+/* ---- spec_prologue.c */
+void ag_spec_prologue(Reader *r, const Doc *x);
+
+/* ---- spec_dot.c */
+void ag_spec_dots_finish(Reader *r);
+
 /* ---- spec_branches.c */
 void ag_spec_branches(Reader *r, const Doc *x);
 int ag_spec_find_branch(const Spec *s, Str name);

@@ -74,6 +74,60 @@ static void print_inputs(Buf *out, const Spec *spec) {
     }
 }
 
+/* ---- prologue */
+
+static void print_float(Buf *out, const Spec *spec, const char *key, FixedFloat x) {
+    ag_put(out, "%s: ", key);
+    if (x.param)
+        ag_put(out, "%.*s", STRF(spec->param[x.param].name));
+    else
+        ag_put_double(out, x.x);
+}
+
+static void print_rope(Buf *out, const Spec *spec, const RowStep *s) {
+    ag_put(out, "rope: {");
+    if (s->table[0] >= 0)
+        ag_put(out, "cos: %.*s, sin: %.*s", STRF(spec->input[s->table[0]].name), STRF(spec->input[s->table[1]].name));
+    else
+        print_float(out, spec, "theta", s->theta);
+    print_fixed(out, spec, ", ", "channels", s->channels);
+    ag_put(out, ", style: %s", s->interleaved ? "interleaved" : "half");
+    if (!s->own_position) {
+        ag_put(out, ", position: \"");
+        ag_expr_print(out, spec, s->position);
+        ag_put(out, "\"");
+    }
+    ag_put(out, "}");
+}
+
+void ag_row_step_print(Buf *out, const Spec *spec, const RowStep *s) {
+    switch (s->kind) {
+    case STEP_SCALE:
+        ag_put(out, "scale: ");
+        ag_expr_print(out, spec, s->factor);
+        break;
+    case STEP_NORM:
+        print_float(out, spec, "rms_norm: {eps", s->eps);
+        if (s->weight >= 0) ag_put(out, ", weight: %.*s", STRF(spec->input[s->weight].name));
+        ag_put(out, "}");
+        break;
+    case STEP_ROPE: print_rope(out, spec, s); break;
+    }
+}
+
+static void print_prologue(Buf *out, const Spec *spec) {
+    if (ag_has_prologue(spec)) ag_put(out, "prologue:\n");
+    for (int of_k = 0; of_k < 2; of_k++) {
+        const Prologue *p = &spec->prologue[of_k];
+        if (p->n) ag_put(out, "  %s:\n", of_k ? "k" : "q");
+        for (int i = 0; i < p->n; i++) {
+            ag_put(out, "    - ");
+            ag_row_step_print(out, spec, &p->step[i]);
+            ag_put(out, "\n");
+        }
+    }
+}
+
 static Str source_name(const Spec *spec, SpecRef s) {
     switch (s.kind) {
     case FROM_INPUT: return spec->input[s.index].name;
@@ -146,6 +200,7 @@ void ag_spec_print(Buf *out, const Spec *spec) {
         ag_put(out, "\n");
     }
     print_inputs(out, spec);
+    print_prologue(out, spec);
     print_derive(out, spec);
     print_branches(out, spec);
     if (spec->nlet) ag_put(out, "let:\n");

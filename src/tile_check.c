@@ -25,7 +25,7 @@ static bool is_in(const Check *c, int v, Space s) { return val(c, v) && val(c, v
 typedef enum Reach { UNIFORM, PER_ROW, PER_ELEMENT } Reach;
 
 /* Is its expression about elements of a tensor, by row and channel? */
-static bool is_by_channel(TileOp op) { return op == TI_EACH || op == TI_MERGE || op == TI_OUTPUT; }
+static bool is_by_channel(TileOp op) { return op == TI_EACH || op == TI_MERGE || op == TI_OUTPUT || op == TI_ROW_MAP || op == TI_ROW_ROTATE; }
 
 /* An element of a tensor. */
 static void check_element(const Check *c, const Node *n) {
@@ -48,7 +48,7 @@ static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int
         check_element(c, n);
         return;
     }
-    bool own = (c->ins->op == TI_MERGE || c->ins->op == TI_OUTPUT) && reach == PER_ROW;
+    bool own = (c->ins->op == TI_MERGE || c->ins->op == TI_OUTPUT || c->ins->op == TI_ROW_MAP) && reach == PER_ROW;
     require(c, n->op != OP_BRANCH || own, "the branch of a kernel is read where it has no value");
     require(c, (n->op != OP_FIRST && n->op != OP_QUERY) || c->k->entries, "inverted lists are read that the kernel does not have");
     require(c, n->op != OP_LISTED || c->list, "a block list is read before it is opened");
@@ -305,6 +305,58 @@ static void check_each(const Check *c, const Ins *i) {
     check_written(c, i);
 }
 
+/* An expression of a step at a channel. */
+static void check_channel(const Check *c, Ref r, Type want) {
+    require(c, r && c->k->nodes.n[r].type == want, "an expression of a step is missing, or of another type");
+    if (r) check_expr(c, r, PER_ROW, 0, 0, -1);
+}
+
+/* Behind the channels of the source, within those of rows of t. */
+static void check_append(const Check *c, const Ins *i, int64_t cols, const KernelTensor *t) {
+    const KernelTensor *a = i->a >= 0 && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL;
+    require(c, a && a->used && a->rank == 4 && a->type <= DT_F32 && a->extent[2] == t->extent[2], "the channels are of no tensor with these rows");
+    require(c, a && i->col >= cols && i->col + c->k->nodes.n[a->extent[3]].value.u.i <= t->cols, "the channels do not fit behind those of the row");
+    for (int e = 0; e < 2; e++) check_uniform(c, i->e[e], T_INT);
+}
+
+/* Of rows of tensor t, of which the source has the first `cols` channels. */
+static void check_step(const Check *c, const Ins *i, int64_t cols, const KernelTensor *t) {
+    switch (i->op) {
+    case TI_ROW_NORM: check_uniform(c, i->e[0], T_FLOAT); break;
+    case TI_ROW_MAP: check_channel(c, i->e[0], T_FLOAT); break;
+    case TI_ROW_APPEND: check_append(c, i, cols, t); break;
+    case TI_ROW_ROTATE:
+        require(c, i->col > 0 && 2 * i->col <= cols, "it rotates more channels than a row has");
+        require(c, !i->e[2] == !i->turns, "there is not one angle for each pair");
+        if (i->e[2]) {
+            check_channel(c, i->e[2], T_INT);
+            break;
+        }
+        check_channel(c, i->e[0], T_FLOAT);
+        check_channel(c, i->e[1], T_FLOAT);
+        break;
+    default: fail(c, "it is no step"); break;
+    }
+}
+
+static void check_rows(Check *c, const Ins *i) {
+    for (int e = 0; e < 4; e++)
+        if (e != 1) check_uniform(c, i->e[e], T_INT);
+    if (!check_written(c, i)) return;
+    const KernelTensor *t = &c->k->tensor[i->n], *a = i->a >= 0 && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL;
+    bool ok = a && a->used && a->rank == 4 && a->type <= DT_F32;
+    require(c, ok, "the source is no tensor of rows");
+    for (int x = 0; ok && x < 3; x++) require(c, a->extent[x] == t->extent[x], "the rows are of another shape than the source's");
+    int64_t cols = ok ? c->k->nodes.n[a->extent[3]].value.u.i : 0;
+    require(c, cols <= t->cols && c->k->nodes.n[t->extent[3]].value.u.i == t->cols && c->k->queries * ag_row_lanes(t->cols) <= c->k->threads,
+            "a block has fewer threads than channels");
+    for (const Ins *s = i->body.first; s; s = s->next) {
+        c->ins = s;
+        check_step(c, s, cols, t);
+    }
+    c->ins = i;
+}
+
 static void check_output(const Check *c, const Ins *i) {
     for (int e = 1; e < 5; e++) check_uniform(c, i->e[e], T_INT);
     const Val *d = val(c, i->dst);
@@ -533,6 +585,11 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_POOL: check_pool(c, i); break;
     case TI_EACH: check_each(c, i); break;
     case TI_MERGE: check_merge(c, i); break;
+    case TI_ROWS: check_rows(c, i); break;
+    case TI_ROW_NORM:
+    case TI_ROW_MAP:
+    case TI_ROW_APPEND:
+    case TI_ROW_ROTATE: fail(c, "a step stands outside of rows"); break;
     case TI_OUTPUT: check_output(c, i); break;
     case TI_STORE:
     case TI_STORE_ROW: check_store(c, i); break;

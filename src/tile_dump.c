@@ -177,6 +177,25 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, "rows ", i->e + 1, 1, " ..] = ");
         put_exprs(d, "", i->e, 1, "");
         break;
+    case TI_ROWS:
+        ag_put(d->out, " %s", k->tensor[i->n].name);
+        put_exprs(d, "[", i->e + 2, 2, ", ");
+        put_exprs(d, "rows ", i->e, 1, " ..]");
+        ag_put(d->out, " = rows of %s", k->tensor[i->a].name);
+        break;
+    case TI_ROW_NORM: put_exprs(d, " / sqrt(mean of squares + ", i->e, 1, ")"); break;
+    case TI_ROW_APPEND:
+        ag_put(d->out, " channels %d .. = %s", i->col, k->tensor[i->a].name);
+        put_exprs(d, "[", i->e, 2, "]");
+        break;
+    case TI_ROW_MAP: put_exprs(d, " ", i->e, 1, ""); break;
+    case TI_ROW_ROTATE:
+        ag_put(d->out, i->trans ? " pairs (2 i, 2 i + 1), %d of them" : " pairs (i, %d + i)", i->col);
+        if (i->e[2])
+            put_exprs(d, " by turns[i] * ", i->e + 2, 1, "");
+        else
+            put_exprs(d, " by cos and sin ", i->e, 2, "");
+        break;
     case TI_TOTAL: ag_put(d->out, " %s = %s over the quad", name(d, i->dst), name(d, i->a)); break;
     case TI_STORE:
     case TI_STORE_ROW:

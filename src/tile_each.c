@@ -2,6 +2,8 @@
  *
  * A block has THREADS threads and as many rows of one head as they can take, each thread EACH_CHANNELS channels of a row.  Heads go fastest over the blocks:
  * what lies beside one another for all heads of a row, such as gates [b, q, h, 3], is read at one time. */
+#include <math.h>
+
 #include "program.h"
 
 enum { WARPS = 8, THREADS = 32 * WARPS, SYMBOL = 63, SUFFIX = 8 };
@@ -217,5 +219,85 @@ Kernel *ag_build_combine(const Fn *fn) {
     i->e[0] = value;
     i->e[1] = val(&x, x.row0);
     x.k->per_sm = blocks_per_sm(x.k);
+    return finish(&x);
+}
+
+/* ---- rows of q and k by their prologue */
+
+/* By which each pair turns from one position to the next, in 2^-64 of a circle: ints wrap around as angles do, so that an angle is as good at any position.
+ * 48 bits of it, which no rounding of pow moves. */
+static const uint64_t *turns(Arena *a, const RowStep *s) {
+    enum { BITS = 48, ALL = 64 };
+    int pairs = s->channels.n / 2;
+    uint64_t *t = NEWN(a, uint64_t, (size_t)pairs);
+    for (int i = 0; i < pairs; i++)
+        t[i] = (uint64_t)llround(ldexp(pow(s->theta.x, -2.0 * i / s->channels.n) / (2 * acos(-1.0)), BITS)) << (ALL - BITS);
+    return t;
+}
+
+static Ins *step(Builder *x, Ins *rows, TileOp o, Span at) {
+    Ins *i = ag_ins(x->k, o, -1);
+    i->span = at;
+    ag_block_append(&rows->body, i);
+    return i;
+}
+
+static void multiply(Builder *x, Ins *rows, Ref factor, Span at) {
+    Ref own = ag_node_intern(&x->k->nodes, (Node){.op = OP_BRANCH, .type = T_FLOAT, .axes = 1 << AX_D});
+    step(x, rows, TI_ROW_MAP, at)->e[0] = op(x, OP_MUL, own, factor);
+}
+
+static void add_step(Builder *x, Ins *rows, const OutputPlace *at, const RowStep *s) {
+    if (s->kind == STEP_NORM) step(x, rows, TI_ROW_NORM, s->span)->e[0] = ag_node_float(&x->k->nodes, s->eps.x);
+    if (s->factor) multiply(x, rows, ag_output_lower(at, s->factor), s->span);
+    if (s->kind != STEP_ROPE) return;
+    Ins *i = step(x, rows, TI_ROW_ROTATE, s->span);
+    i->col = s->channels.n / 2;
+    i->trans = s->interleaved;
+    if (s->value[0]) {
+        for (int e = 0; e < 2; e++) i->e[e] = ag_output_lower(at, s->value[e]);
+        return;
+    }
+    i->e[2] = ag_output_lower(at, s->position);
+    i->turns = turns(x->k->arena, s);
+}
+
+/* The channels of an input behind the `col` that the row has; how many. */
+static int append(Builder *x, Ins *rows, const OutputPlace *at, int input, int col, Span span) {
+    const Input *in = &x->spec->input[input];
+    const Dim *head = &in->dim[1];
+    Ins *i = step(x, rows, TI_ROW_APPEND, span);
+    i->a = ag_output_input(x->k, x->spec, input, span);
+    i->col = col;
+    i->e[0] = in->dim[0].kind == DIM_CONST ? num(x, 0) : at->b;
+    i->e[1] = head->kind == DIM_CONST ? num(x, 0) : head->axis == AX_G ? at->g : at->h;
+    return in->dim[3].n.n;
+}
+
+Kernel *ag_build_rows(const Fn *fn, RowsOf rows) {
+    Spec *s = NEW(fn->d->arena, Spec); /* what the kernel is of: no score */
+    Fn own = *fn;
+    bool of_k = rows == ROWS_K;
+    *s = *fn->spec;
+    s->score = s->mask = s->plus = NULL;
+    own.spec = s;
+    Builder x = begin(&own, of_k ? "k_rows" : "q_rows");
+    KernelTensor *source = &x.k->tensor[of_k ? TEN_K : TEN_Q], t = *source;
+    source->used = true;
+    t.name = "rows";
+    t.output = t.used = true;
+    t.program = ag_program_rows(s, rows);
+    t.cols = s->D + ag_dot_channels(s);
+    t.extent[3] = num(&x, t.cols);
+    int out = ag_kernel_tensor(x.k, t), col = s->D;
+    divide(&x, out, ag_row_lanes(t.cols) * EACH_CHANNELS, of_k ? "g" : "h");
+    Ref group = op(&x, OP_FLOORDIV, size(&x, SZ_HQ), size(&x, SZ_HKV));
+    x.g = of_k ? x.h : let(&x, "g", op(&x, OP_FLOORDIV, val(&x, x.h), group), "kv head");
+    Ins *i = add(&x, TI_ROWS, out, s->prologue[of_k].n ? s->prologue[of_k].step[0].span : s->dot[0].span);
+    i->a = of_k ? TEN_K : TEN_Q;
+    i->e[0] = val(&x, x.row0);
+    OutputPlace at = {.k = x.k, .spec = s, .b = val(&x, x.b), .h = val(&x, x.h), .g = val(&x, x.g), .own = -1};
+    for (int j = 0; j < s->prologue[of_k].n; j++) add_step(&x, i, &at, &s->prologue[of_k].step[j]);
+    for (int j = 0; j < s->ndot; j++) col += append(&x, i, &at, of_k ? s->dot[j].y : s->dot[j].x, col, s->dot[j].span);
     return finish(&x);
 }

@@ -102,6 +102,13 @@ typedef enum TileOp {
                   a TI_STORE writes it */
     TI_EACH, /* tensor n [batch e[2], head e[3]] rows e[1].. (as above) = e[0] at each element, rounded to its type.  In e[0]: AXIS q = off + row (a position),
                     AXIS d = channel; LOAD = an element of any tensor, 0 past its ends.  All that an element is computed from is read before it is written */
+    TI_ROWS, /* tensor n [batch e[2], head e[3]] rows e[0].. (as above) = those rows of tensor a, changed in fp32 by the steps of its body one after
+                the other, then rounded to the type of n.  Each row has ag_row_lanes(columns) neighbouring lanes of a warp.  Steps: */
+    TI_ROW_NORM,   /* each channel / sqrt(mean of the squares of the row + e[0]) */
+    TI_ROW_MAP,    /* each channel = e[0] there; as in TI_EACH, and BRANCH = the channel as it was */
+    TI_ROW_APPEND, /* channels col .. = those of tensor a [batch e[0], head e[1], the same row] */
+    TI_ROW_ROTATE, /* the first 2 * col channels, in pairs (i, col + i), or with `trans` (2 i, 2 i + 1): (x, y) = (x c - y s, y c + x s).  c = e[0] and s = e[1], where AXIS d = i;
+                      or, if e[2], those of the angle 2 pi turns[i] e[2] 2^-64, taken mod 2^64 */
     TI_STORE, /* tensor n [batch e[2], head e[3]] rows e[0].. (those < e[1]; with Kernel.pack heads from e[3] on) = fragment a rounded to the tensor's type, which holds its columns from `col` on; through shared b, in parts if that has fewer columns, or directly (b = -1).
                     async: by TMA, each warpgroup its rows of b, which a TI_STORE_WAIT gives back */
     TI_STORE_WAIT, /* until the asynchronous stores of this role have read their tiles, for each warpgroup */
@@ -150,6 +157,7 @@ struct Ins {
     bool async, trans, zero; /* async mma: runs until a TI_MMA_WAIT; async store: until a TI_STORE_WAIT */
     int bar;                 /* TI_COPY: mbarrier [stage e[0]] that its bytes count for, by TMA; -1: cp.async */
     Ref e[6];
+    const uint64_t *turns; /* TI_ROW_ROTATE: [col] */
     Block body;
     Span span;        /* what in the spec or schedule it comes from */
     const char *note; /* a short comment for readers of the code; static text */
@@ -228,6 +236,12 @@ static inline int ag_union_cols(int entries) { return (entries + 3) / 4 * 4; } /
 /* What a kernel is for: the simulator follows keys and query rows through attention alone. */
 typedef enum KernelKind { KERNEL_ATTEND, KERNEL_GATHER, KERNEL_SELECT, KERNEL_EACH, KERNEL_INVERT, KERNEL_CLASSIFY } KernelKind;
 enum { EACH_CHANNELS = 8 }; /* KERNEL_EACH: neighbouring channels of a row that one thread computes */
+/* TI_ROWS: lanes of a row, a power of 2, so that it lies in one warp. */
+static inline int ag_row_lanes(int cols) {
+    int n = 1;
+    while (n * EACH_CHANNELS < cols) n *= 2;
+    return n;
+}
 
 typedef struct Kernel {
     KernelKind kind;

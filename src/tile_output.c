@@ -96,6 +96,7 @@ static Ref lower_axis(Lower *x, Axis a) {
     case AX_B: return x->at->b;
     case AX_H: return x->at->h;
     case AX_G: return x->at->g;
+    case AX_K: return row(x); /* in a prologue, of the rows of k */
     default: return axis(x, a);
     }
 }
@@ -128,6 +129,11 @@ static Ref lower(Lower *x, const Ast *e) {
 Ref ag_output_expr(const OutputPlace *at) {
     Lower x = {.at = at, .p = &at->k->nodes};
     return at->spec->output ? lower(&x, at->spec->output) : lower_branch(&x, 0, (Span){0});
+}
+
+Ref ag_output_lower(const OutputPlace *at, const Ast *e) {
+    Lower x = {.at = at, .p = &at->k->nodes};
+    return lower(&x, e);
 }
 
 /* ---- whether it can stand behind the kernel of a branch */
