@@ -140,6 +140,9 @@ typedef struct Branch {
     Span span;
 } Branch;
 
+/* What O is, of x(k), the scores of the visible keys:  SOFTMAX  sum exp(x) V / (sum exp(x) + plus)   SUM  sum x V / (sum x + eps)   NONE  sum x V */
+typedef enum Normalize { NORMALIZE_SOFTMAX, NORMALIZE_SUM, NORMALIZE_NONE } Normalize;
+
 typedef struct Spec {
     Str name, doc;
     Param *param; /* [0] is `scale`: float, positive; its default 1/sqrt(D) unless the spec gives a number */
@@ -149,7 +152,9 @@ typedef struct Spec {
     int nlet;
     Ast *score; /* float; NULL = s itself */
     Ast *mask;  /* bool; NULL = every key */
-    Ast *plus;  /* float, one for each query: what the softmax's denominator has besides; NULL = nothing */
+    Normalize normalize;
+    Ast *plus; /* float, one for each query: what the softmax's denominator has besides; NULL = nothing */
+    Ast *eps;  /* likewise that of `sum` */
     Input *input;
     int ninput;
     Derive *derive;
@@ -182,6 +187,7 @@ void ag_spec_print(Buf *out, const Spec *spec); /* spec_print.c: as YAML that re
 bool ag_reads_elements(const Spec *spec);
 bool ag_scores_positions(const Spec *spec); /* does its score read q or k? */
 bool ag_scores_captured(const Spec *spec);  /* does a score or mask, of a branch too, read captured tensors? */
+bool ag_has_lse(const Spec *spec);          /* is there one LSE: of one softmax, and of what is put out? */
 int64_t ag_input_extent(const Spec *spec, int input, int dim, const int64_t size[SZ_COUNT]); /* elements of one dim */
 int ag_source_cols(const Spec *spec, SpecRef keys_or_values);                                /* D or Dv */
 int64_t ag_pool_count(const Derive *pool, int64_t Sk);                                       /* pooled rows */

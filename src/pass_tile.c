@@ -123,7 +123,9 @@ static Ref swap_node(void *payload, Ref r) {
     Level own = level_of(t, n);
     if (n->op == OP_LOAD && own == LEVEL_ONCE) /* once for all that ask, bounds of the keys among them */
         return val(t, t->held[r] = ag_tiler_let(t, t->pre, ag_fmt(t->k->arena, "c%d", t->nonce++).s, element(t, r), NULL));
-    bool worth = (ag_op[n->op].arity > 0 || n->op == OP_LOAD) && own < t->level && (own == LEVEL_ONCE || n->type == T_FLOAT);
+    /* In a register, as an instruction takes one operand from the arguments or one constant: ptxas spills scores for x * scale + 1 otherwise. */
+    bool argument = n->op == OP_PARAM && t->m->spec->normalize != NORMALIZE_SOFTMAX;
+    bool worth = (ag_op[n->op].arity > 0 || n->op == OP_LOAD || argument) && own < t->level && (own == LEVEL_ONCE || n->type == T_FLOAT);
     if (worth) return val(t, materialise_low(t, r, own, NULL));
     return n->op == OP_LOAD ? element(t, r) : 0;
 }
@@ -198,7 +200,8 @@ static Ref guarded(Tiler *t, const Carry *c, Ref body) {
     const Node *n = &t->m->nodes.n[body];
     double identity = c->combine == OP_RMAX ? c->init : 0.0;
     if (c->combine == OP_RSUM && ag_zero_where_hidden(t, body)) return ag_tiler_expr(t, body, LEVEL_ELEM);
-    bool is_mask = n->op == OP_SELECT && n->arg[0] == t->m->range.mask && ag_node_is_neg_inf(&t->m->nodes, n->arg[2]) && c->combine == OP_RMAX;
+    bool is_mask = n->op == OP_SELECT && n->arg[0] == t->m->range.mask &&
+                   (c->combine == OP_RMAX ? ag_node_is_neg_inf(&t->m->nodes, n->arg[2]) : ag_node_is_float(&t->m->nodes, n->arg[2], 0));
     Ref x = ag_tiler_expr(t, is_mask ? n->arg[1] : body, LEVEL_ELEM);
     return ag_node_op(&t->k->nodes, OP_SELECT, t->k->guard, x, ag_node_float(&t->k->nodes, identity), n->span);
 }
@@ -536,10 +539,13 @@ static void build_output(Tiler *t, Block *to, const MathOut *o, int col) {
     Ref value = wide ? clear_empty_rows(t, to, o->value, v) : o->value;
     if (!wide || !t->share) {
         Ref e = ag_tiler_expr(t, value, wide ? LEVEL_ELEM : LEVEL_ROW);
-        Ins *x = ag_tiler_add(t, to, TI_MAP, v, NULL);
-        x->e[0] = e;
-        x->span = t->m->nodes.n[o->value].span;
-        set_positions(t, x);
+        const Node *n = &t->k->nodes.n[e];
+        Ins *x = n->op == OP_VAL && n->index == v ? NULL : ag_tiler_add(t, to, TI_MAP, v, NULL);
+        if (x) {
+            x->e[0] = e;
+            x->span = t->m->nodes.n[o->value].span;
+            set_positions(t, x);
+        }
     }
     if (wide && t->fused) build_program_output(t, v);
     Ins *x = ag_tiler_add(t, to, wide ? TI_STORE : TI_STORE_ROW, -1, NULL);
@@ -636,10 +642,14 @@ static void describe_tensors(Kernel *k, const Math *m) {
 static Str numerics_class(const Kernel *k) {
     bool coarse = false;
     for (Ref i = 1; i < k->nodes.len; i++) coarse |= k->nodes.n[i].op == OP_TANHA;
-    const char *softmax = tile_field(k, F_RESCALE) == 1   ? "-lazy8"
-                          : tile_field(k, F_SOFTMAX) == 0 ? ""
-                          : k->spec->dtype == DT_F16      ? "-spec14"
-                                                          : "-spec40";
+    bool referred = false; /* to a maximum */
+    for (int i = 0; i < k->nval; i++) referred |= k->val[i].reference >= 0;
+    const char *softmax = k->spec->normalize == NORMALIZE_SUM ? "-sum"
+                          : !referred                         ? ""
+                          : tile_field(k, F_RESCALE) == 1     ? "-lazy8"
+                          : tile_field(k, F_SOFTMAX) == 0     ? ""
+                          : k->spec->dtype == DT_F16          ? "-spec14"
+                                                              : "-spec40";
     return ag_fmt(k->arena, "f32acc-ex2-n%d%s%s%s", (int)tile_field(k, F_TILE_N), softmax, coarse ? "-tanh11" : "",
                   k->kind == KERNEL_GATHER ? "-parts" : "");
 }

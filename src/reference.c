@@ -225,7 +225,28 @@ static double log_plus(const Row *r) {
     return e->op == OP_EXP ? at_key(r, e->arg[0], 0, 0).u.f : log(at_key(r, e, 0, 0).u.f);
 }
 
+/* What `sum` divides by, of the sum of the weights; `none`: 1. */
+static double divisor(const Row *r, double sum) {
+    if (r->spec->normalize == NORMALIZE_NONE) return 1;
+    return r->spec->eps ? sum + at_key(r, r->spec->eps, 0, 0).u.f : sum;
+}
+
+/* normalize: sum, none.  O = sum of x[k] V[k], over (sum of x[k] + eps) with `sum`, and 0 where that is 0.  There is no LSE: NaN. */
+static void weighted_exact(Row *r) {
+    double scale = r->call->scalar[0], sum = 0;
+    for (int64_t i = 0; i < r->n; i++) sum += r->x[i] = score(r, r->seen[i], scale * ag_row_dot(r->query, r->key + r->seen[i] * r->D, r->D));
+    double all = divisor(r, sum);
+    *r->lse = NAN;
+    memset(r->o, 0, (size_t)r->Dv * sizeof *r->o);
+    for (int64_t i = 0; i < r->n && all != 0; i++)
+        for (int64_t d = 0; d < r->Dv; d++) r->o[d] += r->x[i] / all * r->value[r->seen[i] * r->Dv + d];
+}
+
 void ag_row_exact(Row *r) {
+    if (r->spec->normalize != NORMALIZE_SOFTMAX) {
+        weighted_exact(r);
+        return;
+    }
     double scale = r->call->scalar[0], plus = log_plus(r), max = plus, sum = 0;
     for (int64_t i = 0; i < r->n; i++) {
         double s = scale * ag_row_dot(r->query, r->key + r->seen[i] * r->D, r->D);
@@ -251,15 +272,43 @@ static float stored(DType t, float x) {
     return isinf(y) ? x : y;
 }
 
-void ag_row_naive(Row *r) {
+/* The score of key number i of those that the row sees. */
+static float score_naive(const Row *r, int64_t i) {
     DType t = r->spec->dtype;
-    float scale = (float)r->call->scalar[0], plus = (float)log_plus(r), max = plus, sum = 0;
-    for (int64_t i = 0; i < r->n; i++) {
-        const double *k = r->key + r->seen[i] * r->D;
+    const double *k = r->key + r->seen[i] * r->D;
+    float acc = 0;
+    for (int64_t d = 0; d < r->D; d++) acc += (float)r->query[d] * (float)k[d];
+    float s = stored(t, (float)r->call->scalar[0] * acc);
+    return r->score ? stored(t, (float)score(r, r->seen[i], s)) : s;
+}
+
+/* o = sum of x[k] V[k]. */
+static void sum_naive(Row *r) {
+    for (int64_t d = 0; d < r->Dv; d++) {
         float acc = 0;
-        for (int64_t d = 0; d < r->D; d++) acc += (float)r->query[d] * (float)k[d];
-        float s = stored(t, scale * acc);
-        float x = r->score ? stored(t, (float)score(r, r->seen[i], s)) : s;
+        for (int64_t i = 0; i < r->n; i++) acc += (float)r->x[i] * (float)r->value[r->seen[i] * r->Dv + d];
+        r->o[d] = ag_round_to(r->spec->dtype, acc);
+    }
+}
+
+static void weighted_naive(Row *r) {
+    float sum = 0;
+    for (int64_t i = 0; i < r->n; i++) sum += (float)(r->x[i] = score_naive(r, i));
+    float all = (float)divisor(r, sum);
+    *r->lse = NAN;
+    for (int64_t i = 0; i < r->n; i++) r->x[i] = all == 0 ? 0 : stored(r->spec->dtype, (float)r->x[i] / all);
+    sum_naive(r);
+}
+
+void ag_row_naive(Row *r) {
+    if (r->spec->normalize != NORMALIZE_SOFTMAX) {
+        weighted_naive(r);
+        return;
+    }
+    DType t = r->spec->dtype;
+    float plus = (float)log_plus(r), max = plus, sum = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        float x = score_naive(r, i);
         r->x[i] = x;
         if (x > max) max = x;
     }
@@ -272,11 +321,7 @@ void ag_row_naive(Row *r) {
     sum += expf(plus - from);
     *r->lse = from + logf(sum);
     for (int64_t i = 0; i < r->n; i++) r->x[i] = sum == 0 ? 0 : stored(t, (float)r->x[i] / sum);
-    for (int64_t d = 0; d < r->Dv; d++) {
-        float acc = 0;
-        for (int64_t i = 0; sum != 0 && i < r->n; i++) acc += (float)r->x[i] * (float)r->value[r->seen[i] * r->Dv + d];
-        r->o[d] = ag_round_to(t, acc);
-    }
+    sum_naive(r);
 }
 
 static void gather(double *to, const HostTensor *t, int64_t b, int64_t h, int64_t rows, int64_t cols) {

@@ -3,6 +3,8 @@
 
 static int64_t ceil_div(int64_t a, int64_t b) { return a > 0 ? (a + b - 1) / b : 0; }
 
+bool ag_has_lse(const Spec *s) { return s->normalize == NORMALIZE_SOFTMAX && s->nbranch <= 1 && !(s->nbranch && s->output); }
+
 int64_t ag_input_extent(const Spec *spec, int input, int dim, const int64_t size[SZ_COUNT]) {
     static const Size of_axis[AX_COUNT] = {[AX_B] = SZ_B, [AX_H] = SZ_HQ, [AX_G] = SZ_HKV, [AX_Q] = SZ_SQ, [AX_K] = SZ_SK, [AX_D] = SZ_D};
     const Input *x = &spec->input[input];

@@ -411,7 +411,12 @@ void ag_specialise(Fn *fn) {
                     .slot = -1,
                     .j = ag_kval(k, k->key_loop)};
     find_copies(&s);
-    assert(s.query.copy && s.ring[0].copy && s.ring[1].copy);
+    if (!s.query.copy || !s.ring[0].copy) {
+        ag_unsupported(fn->d, fn->spec->span,
+                       "mma.family wgmma computes scores of queries and keys, and the weights of this spec read none; take sm_90");
+        ag_stop(fn->d);
+    }
+    assert(s.ring[1].copy);
     make_roles(&s);
     make_ring(&s, &s.query, F_Q_STAGES, s.persistent);
     make_ring(&s, &s.ring[0], F_K_STAGES, true);
