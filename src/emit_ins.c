@@ -604,7 +604,8 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_POOL:
     case TI_MERGE:
     case TI_EACH: ag_emit_each(e, i); break;
-    case TI_OUTPUT: ag_emit_output(e, i); break;
+    case TI_OUTPUT:
+    case TI_OUTPUT_SUM: ag_emit_output(e, i); break;
     case TI_STORE:
         if (i->async)
             ag_emit_store_tma(e, i);

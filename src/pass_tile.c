@@ -514,12 +514,9 @@ static Ref clear_empty_rows(Tiler *t, Block *to, Ref value, int v) {
     return rest;
 }
 
-/* What the program puts out, of the branch's result in fragment v and the results of the others. */
-static void build_program_output(Tiler *t, int v) {
-    Kernel *k = t->k;
-    Ref h = k->pack > 1 ? ag_node_leaf(&k->nodes, OP_AXIS, T_INT, AX_H, (Span){0}) : val(t, t->h);
-    Ref e = ag_output_expr(&(OutputPlace){.k = k, .spec = t->program, .b = val(t, t->b), .h = h, .g = val(t, t->g), .own = t->branch});
-    Ins *x = ag_tiler_add(t, t->post, TI_OUTPUT, v, "---- the output of this branch and the others");
+/* An instruction on the rows of the branch's result in fragment v. */
+static Ins *on_output_rows(Tiler *t, TileOp op, int dst, Ref e, const char *note) {
+    Ins *x = ag_tiler_add(t, t->post, op, dst, note);
     x->n = TEN_O;
     x->span = t->program->output->span;
     x->e[0] = e;
@@ -527,6 +524,29 @@ static void build_program_output(Tiler *t, int v) {
     x->e[2] = val(t, t->b);
     x->e[3] = val(t, t->h);
     x->e[4] = t->limit;
+    return x;
+}
+
+typedef struct RowSums {
+    Tiler *t;
+    int v, n; /* the fragment; sums so far */
+} RowSums;
+static int row_sum(void *payload, Ref body) {
+    RowSums *s = payload;
+    int sum = row(s->t, ag_fmt(s->t->k->arena, "sum%d", s->n++));
+    on_output_rows(s->t, TI_OUTPUT_SUM, sum, body, "over the channels of a row")->a = s->v;
+    return sum;
+}
+
+/* What the program puts out, of the branch's result in fragment v and the results of the others. */
+static void build_program_output(Tiler *t, int v) {
+    Kernel *k = t->k;
+    Ref h = k->pack > 1 ? ag_node_leaf(&k->nodes, OP_AXIS, T_INT, AX_H, (Span){0}) : val(t, t->h);
+    RowSums sums = {t, v, 0};
+    OutputPlace at = {
+        .k = k, .spec = t->program, .b = val(t, t->b), .h = h, .g = val(t, t->g), .own = t->branch, .row_sum = row_sum, .payload = &sums};
+    Ref e = ag_output_expr(&at);
+    on_output_rows(t, TI_OUTPUT, v, e, t->program->nbranch > 1 ? "---- the output of this branch and the others" : "---- the output");
 }
 
 /* o, of the channels from `col` on that the carry's value holds. */
@@ -562,7 +582,7 @@ static void build_output(Tiler *t, Block *to, const MathOut *o, int col) {
 /* Outputs with channels, or those of rows. */
 static void build_outputs(Tiler *t, Block *to, bool wide, int col) {
     for (int i = 0; i < t->m->nout; i++)
-        if ((t->m->tensor[t->m->out[i].tensor].rank == 4) == wide) build_output(t, to, &t->m->out[i], col);
+        if ((t->m->tensor[t->m->out[i].tensor].rank == 4) == wide && (wide || !t->no_lse)) build_output(t, to, &t->m->out[i], col);
 }
 
 /* After the loop a carry's only value is the kept one, and nothing computed inside a step is known. */
@@ -700,7 +720,8 @@ void ag_pass_tile(Fn *fn) {
                .pooled = fn->pool != NULL,
                .program = fn->program,
                .branch = fn->number,
-               .fused = fn->fused};
+               .fused = fn->fused,
+               .no_lse = fn->no_lse};
     t.held = NEWN(fn->d->arena, int, (size_t)m->nodes.len);
     for (int i = 0; i < m->nodes.len; i++) t.held[i] = -1;
     for (int i = 0; i < TEN_COUNT; i++) t.shared[i] = -1;

@@ -6,6 +6,7 @@
  * and LSE = -inf.  Shares nothing with the compiler's passes, nor with the kernels' arithmetic in op.c. */
 #include "reference.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ typedef struct Point {
     int64_t axis[AX_COUNT], Sk;
     double s;
     const double *branch;
+    HostRow *row;
     uint64_t known; /* bit per let */
     Scalar let[SPEC_MAX_LETS];
 } Point;
@@ -148,8 +150,38 @@ static Scalar eval_leaf(Point *p, const Ast *e) {
     return p->let[e->index];
 }
 
+/* The argument of a norm at channel d. */
+static double channel(const Point *p, const Ast *e, int64_t d) {
+    double value[SPEC_MAX_BRANCHES];
+    Point at = *p;
+    at.axis[AX_D] = d;
+    for (int i = 0; i < p->spec->nbranch; i++) value[i] = p->row->branch[i][d];
+    at.branch = value;
+    return eval(&at, e->arg[0]).u.f;
+}
+
+/* (x - mean) / sqrt(mean of (x - mean)^2 + eps) over the channels, with the mean taken for 0 by rms_norm.  0 if the root is. */
+static double eval_norm(Point *p, const Ast *e) {
+    HostRow *row = p->row;
+    int i = 0;
+    while (i < row->n && row->norm[i].e != e) i++;
+    assert(i < SPEC_MAX_NORMS);
+    if (i == row->n) {
+        double n = p->spec->Dv, mean = 0, square = 0;
+        for (int d = 0; d < p->spec->Dv && e->op == OP_LAYER_NORM; d++) mean += channel(p, e, d) / n;
+        for (int d = 0; d < p->spec->Dv; d++) square += (channel(p, e, d) - mean) * (channel(p, e, d) - mean) / n;
+        square += eval(p, e->arg[1]).u.f;
+        i = row->n++; /* those within are known now */
+        row->norm[i].e = e;
+        row->norm[i].mean = mean;
+        row->norm[i].inverse = square == 0 ? 0 : 1 / sqrt(square);
+    }
+    return (eval(p, e->arg[0]).u.f - row->norm[i].mean) * row->norm[i].inverse;
+}
+
 static Scalar eval(Point *p, const Ast *e) {
     if (ag_op_has(e->op, 'L')) return eval_leaf(p, e);
+    if (ag_op_has(e->op, 'K')) return of_float(eval_norm(p, e));
     Scalar a = eval(p, e->arg[0]), b = a, c = a;
     if (e->op == OP_SELECT) return eval(p, e->arg[a.u.b ? 1 : 2]);
     if (e->op == OP_NOT) return of_bool(!a.u.b);
@@ -175,6 +207,7 @@ Scalar ag_ast_eval_at(const Spec *spec, const HostCall *call, const Ast *e, cons
     p.Sk = at->Sk;
     p.s = at->s;
     p.branch = at->branch;
+    p.row = at->row;
     p.known = 0;
     p.axis[AX_B] = at->b;
     p.axis[AX_H] = at->h;

@@ -364,6 +364,7 @@ static void compute(Sim *s, const Ins *i) {
     case TI_POOL:
     case TI_MERGE:
     case TI_OUTPUT:
+    case TI_OUTPUT_SUM:
     case TI_EACH: ag_sim_each(s, i); break;
     case TI_STORE:
     case TI_STORE_ROW: store(s, i); break;
