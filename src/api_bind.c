@@ -248,7 +248,8 @@ attngen_status attngen_explain(const attngen_call *call, const attngen_arg *args
 /* ---- on the host */
 
 static HostTensor host_tensor(const BoundArgs *b, int tensor, DType type) {
-    HostTensor t = {.data = b->data[tensor], .type = type};
+    HostTensor t = {.data = b->meta->tensor[tensor].buffer ? NULL : b->data[tensor],
+                    .type = type}; /* of what no call gives there is a place in the workspace */
     memcpy(t.stride, b->stride[tensor], sizeof b->stride[tensor]);
     return t;
 }

@@ -185,7 +185,7 @@ ATTNGEN_API int attngen_call_tensor(const attngen_call *call, size_t index, attn
  *                      Programs of mma.family wgmma (the default for sm_90a) move them by TMA, which wants the base 16-byte aligned, and of the dims with
  *                      more than one element the last with stride 1 and the others with a positive multiple of 8 below 2^39.  Anything else goes to a
  *                      companion of the program, compiled for sm_90; see attngen_launch.
- *   "lse" [B, Hq, Sq] f32, optional: natural log of the softmax denominator, -inf for a row that sees no key
+ *   "lse" [B, Hq, Sq] f32, optional: natural log of the softmax denominator, -inf for a row that sees no key; not of specs without one softmax
  *   captured tensors of the spec, by name: the type and dims that it gives them, any strides
  *   "scale" and the spec's scalar params: optional, with defaults; `scale` must be positive and finite */
 typedef struct attngen_arg {

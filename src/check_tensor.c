@@ -238,7 +238,7 @@ bool ag_check_data(CaseData *d, const Case *c, const Spec *spec, uint64_t seed) 
     d->call.v = d->t[AT_V].view;
     d->call.o = d->t[AT_O].view;
     d->call.lse = d->t[AT_LSE].view;
-    if (c->no_lse || spec->nbranch > 1 || (spec->nbranch && spec->output)) d->call.lse.data = NULL;
+    if (c->no_lse || !ag_has_lse(spec)) d->call.lse.data = NULL;
     d->n = CASE_TENSORS;
     for (int i = 0; i < spec->ninput; i++) {
         CaseTensor *t = &d->t[d->n++];

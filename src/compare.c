@@ -5,7 +5,8 @@
  * The first term is the contract.  The second is there because any kernel rounds O to the storage type once, which costs half an ulp, while the naive
  * computation may be exact by luck (equal probabilities, a row with one key); it is taken at the row's largest value because the error of a probability
  * moves every channel of the row.  The third covers float arithmetic on outputs near zero.  Under a stale maximum (classes "-lazy8", "-spec40" and "-spec14") the dominating weight is
- * no longer exactly 1 but is rounded to the storage type like the others: half an ulp more.  Where the results of
+ * no longer exactly 1 but is rounded to the storage type like the others: half an ulp more.  So it is where scores themselves are weights and are divided by
+ * their sum, which has them unrounded (class "-sum").  Where the results of
  * blocks of keys are merged (class "-parts") each has been rounded before: their share in a row adds up to 1, so half an ulp of the row again.
  *
  * Of a program every branch's result is rounded to the storage type before `output` combines them.  The naive computation does that too, but again may be exact
@@ -53,7 +54,8 @@ typedef struct Worst {
 } Worst;
 
 ErrorBound ag_error_bound(const char *numerics) {
-    bool stale = strstr(numerics, "-lazy") || strstr(numerics, "-spec"), parts = strstr(numerics, "-parts"), tanh11 = strstr(numerics, "-tanh11");
+    bool stale = strstr(numerics, "-lazy") || strstr(numerics, "-spec") || strstr(numerics, "-sum"), parts = strstr(numerics, "-parts"),
+         tanh11 = strstr(numerics, "-tanh11");
     return (ErrorBound){.naive = 2, .half_ulps = 1 + stale + parts, .lse = tanh11 ? 0x1p-11 : 1e-4, .picks = tanh11 ? 50 * 0x1p-11 : 1e-4};
 }
 

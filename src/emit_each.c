@@ -1,5 +1,5 @@
-/* emit_each.c: TI_POOL, TI_MERGE and TI_EACH -> CUDA.  Each thread has EACH_CHANNELS neighbouring channels of a row.  TI_OUTPUT is the same of a fragment, where a
- * thread has two neighbouring channels of every 8.
+/* emit_each.c: TI_POOL, TI_MERGE and TI_EACH -> CUDA.  Each thread has EACH_CHANNELS neighbouring channels of a row.  TI_OUTPUT and
+ * TI_OUTPUT_SUM are the same of a fragment, where a thread has two neighbouring channels of every 8.
  *
  * Names of the user's have prefixes that keep them apart from one another and from ours: args.u_gate is the pointer of a tensor, args.s0_gate the stride of its first
  * dim; u_cmp is what a thread has read of a tensor, u0_gate, u1_gate if it reads several elements. */
@@ -14,6 +14,7 @@ typedef struct Each {
     Ref b, h;                                          /* batch and head of all elements; 0 */
     const char *first;                                 /* the thread's first channel */
     bool fragment;                                     /* channels lie in a fragment */
+    int chunk;                                         /* eights of channels of a fragment whose pieces are read at a time; 0: all */
     Ref row;                                           /* off subtracted from the position: the row */
     const char **text;                                 /* per Ref: the name of what is computed already */
     int *uses;                                         /* per Ref: how often it is read */
@@ -132,8 +133,9 @@ static const char *left(const Each *x, int tensor, int dim) {
     return ag_fmt(x->e->k->arena, "%s - %s", factor(x, x->e->k->tensor[tensor].extent[dim]), x->first).s;
 }
 
-/* Eights of channels. */
+/* Eights of channels: all, and those at a time. */
 static int eights(const Each *x) { return (x->out->cols + 7) / 8; }
+static int eights_at_once(const Each *x) { return x->chunk ? x->chunk : eights(x); }
 
 static void load_piece(Each *x, Ref r) {
     const Node *n = &nodes(x)->n[r];
@@ -146,7 +148,7 @@ static void load_piece(Each *x, Ref r) {
     const char *from =
         ag_fmt(x->e->k->arena, "%s%s + %s * %s, %s, %s, args.vec & %d", pointer(x, n->index), at, x->first, by, by, rest, 1 << n->index).s;
     if (x->fragment)
-        ag_emit_line(x->e, "const Pairs<%s, %d> %s = load_pairs<%s, %d>(%s);", type, eights(x), name, type, eights(x), from);
+        ag_emit_line(x->e, "const Pairs<%s, %d> %s = load_pairs<%s, %d>(%s);", type, eights_at_once(x), name, type, eights_at_once(x), from);
     else
         ag_emit_line(x->e, "const Eight<%s> %s = load_8<%s>(%s);", type, name, type, from);
     x->text[r] = ag_fmt(x->e->k->arena, x->fragment ? "%s(ni, e)" : "%s[e]", name).s;
@@ -184,14 +186,19 @@ static bool reads(const Each *x, Ref root, Axis a) {
     return false;
 }
 
-/* What is the same for all channels of a row, and all pieces. */
+static void pieces(Each *x, Ref root) {
+    for (Ref r = 1; r <= root; r++)
+        if (x->uses[r] && !x->text[r] && is_piece(x, &nodes(x)->n[r])) load_piece(x, r);
+}
+
+/* What is the same for all channels of a row, and all pieces, unless these come in chunks. */
 static void row_parts(Each *x, Ref root) {
     for (Ref r = 1; r <= root; r++) {
         const Node *n = &nodes(x)->n[r];
         if (!x->uses[r] || x->text[r]) continue;
-        if (is_piece(x, n))
-            load_piece(x, r);
-        else if (varies(x, r))
+        if (is_piece(x, n)) {
+            if (!x->chunk) load_piece(x, r);
+        } else if (varies(x, r))
             continue;
         else if (n->op == OP_LOAD)
             load_one(x, r);
@@ -212,17 +219,24 @@ static void channel_parts(Each *x, Ref root) {
     if (!x->text[root] && nodes(x)->n[root].op == OP_LOAD) load_one(x, root);
 }
 
-static const char *fragment_element(const Each *x) { return ag_fmt(x->e->k->arena, "%s[mi][ni][2 * r + e]", x->e->k->val[x->i->dst].name.s).s; }
+static int fragment_of(const Ins *i) { return i->op == TI_OUTPUT ? i->dst : i->a; }
+static const char *fragment_element(const Each *x) {
+    return ag_fmt(x->e->k->arena, x->chunk ? "%s[mi][n0 + ni][2 * r + e]" : "%s[mi][ni][2 * r + e]", x->e->k->val[fragment_of(x->i)].name.s).s;
+}
+
+/* How the value of a channel of a fragment is used: put in its place, or added up if it is one of the tensor's channels. */
+static const char *use_of(const Each *x, const char *value) {
+    if (x->i->op == TI_OUTPUT) return ag_fmt(x->e->k->arena, "%s = %s;", fragment_element(x), value).s;
+    if (x->out->cols % 8 == 0) return ag_fmt(x->e->k->arena, "sum += %s;", value).s;
+    return ag_fmt(x->e->k->arena, "if (%s + ni * 8 + e < %d) sum += %s;", x->first, x->out->cols, value).s;
+}
 
 /* The loop over the channels; braces around more than one statement. */
 static void channels(Each *x, Ref root) {
     Emit *e = x->e;
     Buf parts = {0}, *out = e->out;
     const char *loop = "UNROLL for (int e = 0; e < 8; e++)", *to = "y[e]";
-    if (x->fragment) {
-        loop = ag_fmt(e->k->arena, "UNROLL for (int ni = 0; ni < %d; ni++) UNROLL for (int e = 0; e < 2; e++)", eights(x)).s;
-        to = fragment_element(x);
-    }
+    if (x->fragment) loop = ag_fmt(e->k->arena, "UNROLL for (int ni = 0; ni < %d; ni++) UNROLL for (int e = 0; e < 2; e++)", eights_at_once(x)).s;
     if (x->loop) {
         loop = ag_fmt(e->k->arena, "UNROLL for (int e = 0; e < %d; e++)", x->loop->n).s;
         to = x->loop->to;
@@ -237,12 +251,13 @@ static void channels(Each *x, Ref root) {
     e->indent--;
     e->out = out;
     if (x->i->op == TI_EACH) ag_emit_line(e, "float y[8];");
+    const char *value = expr(x, root), *use = x->fragment ? use_of(x, value) : ag_fmt(e->k->arena, "%s = %s;", to, value).s;
     if (!parts.n)
-        ag_emit_line(e, "%s %s = %s;", loop, to, expr(x, root));
+        ag_emit_line(e, "%s %s", loop, use);
     else {
         ag_emit_line(e, "%s {", loop);
         ag_putn(out, parts.s, parts.n);
-        ag_emit_line(e, "    %s = %s;", to, expr(x, root));
+        ag_emit_line(e, "    %s", use);
         ag_emit_line(e, "}");
     }
     out->oom |= parts.oom;
@@ -265,7 +280,10 @@ static void prepare(Each *x, Ref root, const char *own) {
     x->row = find_row(x->e->k);
     if (x->row) x->text[x->row] = "row";
     for (Ref r = 1; r <= root; r++)
-        if (nodes(x)->n[r].op == OP_BRANCH) x->text[r] = own;
+        if (nodes(x)->n[r].op == OP_BRANCH)
+            x->text[r] = own;
+        else if (nodes(x)->n[r].op == OP_VAL && x->e->k->val[nodes(x)->n[r].index].space == SPACE_ROW)
+            x->text[r] = ag_fmt(x->e->k->arena, "%s[mi][r]", x->e->k->val[nodes(x)->n[r].index].name.s).s;
     count(x, root);
 }
 
@@ -357,22 +375,55 @@ void ag_emit_each(Emit *e, const Ins *i) {
     ag_emit_line(e, "}");
 }
 
+/* How many eights of channels a thread reads at a time, so that its pieces need no more registers than there are beside the fragment; 0: all. */
+enum { PIECE_WORDS = 16 };
+static int chunk_of(Each *x, Ref root) {
+    bool *wanted = NEWN(x->e->k->arena, bool, (size_t)root + 1);
+    int words = 0, all = eights(x), n = all;
+    wanted[root] = true;
+    for (Ref r = root; r > 0; r--) {
+        const Node *node = &nodes(x)->n[r];
+        if (!wanted[r]) continue;
+        if (is_piece(x, node)) words += x->e->k->tensor[node->index].type == DT_F32 ? 2 : 1;
+        for (int i = 0; i < ag_op[node->op].arity; i++) wanted[node->arg[i]] = true;
+        for (int i = 0; i < node->nsub; i++) wanted[node->sub[i]] = true;
+    }
+    while (n > 1 && (words * n > PIECE_WORDS || all % n)) n--;
+    return n == all ? 0 : n;
+}
+
 void ag_emit_output(Emit *e, const Ins *i) {
     const Kernel *k = e->k;
+    bool sum = i->op == TI_OUTPUT_SUM;
     Each x = {.e = e, .i = i, .out = &k->tensor[i->n], .b = i->e[2], .h = k->pack == 1 ? i->e[3] : 0, .first = e->lane_col, .fragment = true};
     x.text = NEWN(k->arena, const char *, (size_t)k->nodes.len);
+    x.chunk = chunk_of(&x, i->e[0]);
     prepare(&x, i->e[0], fragment_element(&x));
     const char *place = ag_fmt(k->arena, "%s + mi * 16 + r * 8", e->lane_row).s;
-    ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", ag_frag_mt(k, &k->val[i->dst]));
+    if (sum) ag_emit_declare(e, i->dst);
+    ag_emit_line(e, "UNROLL for (int mi = 0; mi < %d; mi++) UNROLL for (int r = 0; r < 2; r++) {", ag_frag_mt(k, &k->val[fragment_of(i)]));
     e->indent++;
     ag_emit_line(e, k->pack > 1 ? "const int row = %s + quot(%s, %d);" : "const int row = %s + %s;", ag_emit_atom(e, i->e[1]), place, k->pack);
+    if (sum) ag_emit_line(e, "float sum = 0.f;");
     ag_emit_line(e, "if (row < %s) {", ag_emit_text(e, i->e[4]));
     e->indent++;
     if (reads(&x, i->e[0], AX_H)) ag_emit_line(e, "const int h = %s + rem(%s, %d);", ag_emit_atom(e, i->e[3]), place, k->pack);
     row_reads(&x, i->e[0]);
+    if (x.chunk) {
+        ag_emit_line(e, "UNROLL for (int n0 = 0; n0 < %d; n0 += %d) {", eights(&x), x.chunk);
+        e->indent++;
+        ag_emit_line(e, "const int first = %s + n0 * 8;", x.first);
+        x.first = "first";
+        pieces(&x, i->e[0]);
+    }
     channels(&x, i->e[0]);
+    if (x.chunk) {
+        e->indent--;
+        ag_emit_line(e, "}");
+    }
     e->indent--;
     ag_emit_line(e, "}");
+    if (sum) ag_emit_line(e, "%s[mi][r] = quad_sum(sum);", k->val[i->dst].name.s);
     e->indent--;
     ag_emit_line(e, "}");
 }

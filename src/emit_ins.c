@@ -648,7 +648,8 @@ static void emit_ins(Emit *e, const Ins *i) {
     case TI_ROW_MAP:
     case TI_ROW_APPEND:
     case TI_ROW_ROTATE: break; /* steps of TI_ROWS, which prints them */
-    case TI_OUTPUT: ag_emit_output(e, i); break;
+    case TI_OUTPUT:
+    case TI_OUTPUT_SUM: ag_emit_output(e, i); break;
     case TI_STORE:
         if (i->async)
             ag_emit_store_tma(e, i);

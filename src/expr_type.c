@@ -361,6 +361,27 @@ static bool divides_by_zero(const Ast *e, const Known *k) {
     return division && ((y->type == T_INT && y->u.i == 0) || (y->type == T_FLOAT && y->u.f == 0));
 }
 
+/* What of an expression of a row differs from channel to channel; NULL. */
+static const Ast *by_channel(const Ast *e) {
+    if (e->op == OP_BRANCH || (e->op == OP_AXIS && e->index == AX_D)) return e;
+    const Ast *found = NULL;
+    for (int i = 0; i < ag_op[e->op].arity && !found; i++) found = by_channel(e->arg[i]);
+    for (int i = 0; i < e->nsub && !found; i++) found = by_channel(e->sub[i]);
+    return found;
+}
+
+/* Whether a norm over channels can stand here. */
+static bool norm_fits(Typing *t, const Ast *e) {
+    const char *name = ag_op[e->op].spelling;
+    if (!t->use->output) {
+        ag_error(t->d, e->span, "'%s' is over the channels of what branches give; only 'output' has those", name);
+        return false;
+    }
+    const Ast *bad = by_channel(e->arg[1]);
+    if (bad) ag_error(t->d, bad->span, "'%s' takes one eps for all channels of a row; this differs from channel to channel", name);
+    return !bad;
+}
+
 static Known type_operation(Typing *t, Ast *e) {
     int arity = ag_op[e->op].arity;
     Known k[3] = {{.levels = 0}}, all = {.levels = 0};
@@ -369,7 +390,8 @@ static Known type_operation(Typing *t, Ast *e) {
         k[i] = type_tree(t, e->arg[i]);
         ok &= e->arg[i]->type != T_NONE;
     }
-    if (!ok || !fit(t, e, k)) return all;
+    bool norm = ag_op_has(e->op, 'K');
+    if (!ok || !fit(t, e, k) || (norm && !norm_fits(t, e))) return all;
     Type type[3] = {T_NONE, T_NONE, T_NONE};
     Scalar value[3] = {{.type = T_NONE}};
     for (int i = 0; i < arity; i++) {
@@ -385,7 +407,7 @@ static Known type_operation(Typing *t, Ast *e) {
     if (divides_by_zero(e, k)) {
         ag_error(t->d, e->arg[1]->span, "division by zero");
         t->nerror++;
-    } else if (constant) {
+    } else if (constant && !norm) {
         ag_eval(e->op, value, &all.constant);
     }
     return all;

@@ -40,12 +40,23 @@ bool ag_visible(const Spec *spec, const HostCall *call, int64_t b, int64_t h, in
 /* Evaluates a typed expression at one point; s is the scaled score. */
 Scalar ag_ast_eval(const Spec *spec, const HostCall *call, const Ast *e, int64_t b, int64_t h, int64_t qpos, int64_t k, double s);
 
+/* What norms over the channels of a row have to know of it, and what has been found out of them. */
+typedef struct HostRow {
+    const double *branch[SPEC_MAX_BRANCHES]; /* what each branch gives: [Dv] */
+    int n;                                   /* norms that are known */
+    struct {
+        const Ast *e;
+        double mean, inverse; /* what is taken off; what is multiplied by then */
+    } norm[SPEC_MAX_NORMS];
+} HostRow;
+
 /* Where an expression is evaluated. */
 typedef struct HostPoint {
     int64_t b, h, q, k, d; /* q: a position */
     double s;              /* the scaled score */
     int64_t Sk;            /* keys of the branch that the expression belongs to */
     const double *branch;  /* what each branch gives at (b, h, q, d); for `output` */
+    HostRow *row;          /* likewise; NULL where there are no norms */
 } HostPoint;
 Scalar ag_ast_eval_at(const Spec *spec, const HostCall *call, const Ast *e, const HostPoint *at);
 

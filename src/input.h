@@ -74,7 +74,7 @@ Type ag_dtype_value(DType t); /* what an element is in an expression: floats T_F
 
 /* ---- what a spec with inputs, derived tensors and branches has besides; see docs/spec.md */
 
-enum { INPUT_MAX_DIMS = 6, SPEC_MAX_INPUTS = 12, SPEC_MAX_DERIVES = 8, SPEC_MAX_BRANCHES = 4, SELECT_MAX_COUNT = 64 };
+enum { INPUT_MAX_DIMS = 6, SPEC_MAX_INPUTS = 12, SPEC_MAX_DERIVES = 8, SPEC_MAX_BRANCHES = 4, SPEC_MAX_NORMS = 4, SELECT_MAX_COUNT = 64 };
 
 /* A whole number that is fixed at compile time: a literal, or the value of a parameter, which is bound then. */
 typedef struct Fixed {
@@ -173,6 +173,8 @@ typedef struct Prologue {
     RowStep step[PROLOGUE_STEPS];
     int n;
 } Prologue;
+/* What O is, of x(k), the scores of the visible keys:  SOFTMAX  sum exp(x) V / (sum exp(x) + plus)   SUM  sum x V / (sum x + eps)   NONE  sum x V */
+typedef enum Normalize { NORMALIZE_SOFTMAX, NORMALIZE_SUM, NORMALIZE_NONE } Normalize;
 
 typedef struct Spec {
     Str name, doc;
@@ -183,7 +185,9 @@ typedef struct Spec {
     int nlet;
     Ast *score; /* float; NULL = s itself */
     Ast *mask;  /* bool; NULL = every key */
-    Ast *plus;  /* float, one for each query: what the softmax's denominator has besides; NULL = nothing */
+    Normalize normalize;
+    Ast *plus; /* float, one for each query: what the softmax's denominator has besides; NULL = nothing */
+    Ast *eps;  /* likewise that of `sum` */
     Input *input;
     int ninput;
     Derive *derive;
@@ -191,6 +195,7 @@ typedef struct Spec {
     Branch *branch; /* none: one plain attention by score and mask above; else those two are NULL */
     int nbranch;
     Ast *output; /* float, at [b, q, h, d]; NULL: what the only branch gives */
+    int norms;   /* of one branch: those of the program's output, which its kernel ends with */
     int group;   /* Hq / Hkv pinned by `heads: {group: N}`; 0 = any */
     Dot dot[SPEC_MAX_DOTS];
     int ndot;
@@ -227,6 +232,8 @@ void ag_row_step_print(Buf *out, const Spec *spec, const RowStep *s);
 bool ag_reads_elements(const Spec *spec);
 bool ag_scores_positions(const Spec *spec); /* does its score read q or k? */
 bool ag_scores_captured(const Spec *spec);  /* does a score or mask, of a branch too, read captured tensors? */
+bool ag_has_lse(const Spec *spec);          /* is there one LSE: of one softmax, and of what is put out? */
+int ag_norms(const Spec *spec);             /* how many norms over channels its output has */
 int64_t ag_input_extent(const Spec *spec, int input, int dim, const int64_t size[SZ_COUNT]); /* elements of one dim */
 int ag_source_cols(const Spec *spec, SpecRef keys_or_values);                                /* D or Dv */
 int64_t ag_pool_count(const Derive *pool, int64_t Sk);                                       /* pooled rows */

@@ -192,7 +192,7 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kerne
 
 /* What no kernel takes is no argument, or has no room in the workspace. */
 static void drop_unused(ProgramMeta *m, const Spec *spec) {
-    for (uint32_t i = spec->nbranch ? 0 : TEN_COUNT; i < m->ntensor; i++) {
+    for (uint32_t i = spec->nbranch ? 0 : ag_has_lse(spec) ? TEN_COUNT : TEN_LSE; i < m->ntensor; i++) {
         bool used = false;
         for (uint32_t k = 0; k < m->nkernel; k++) used |= memchr(m->kernel[k].tensor, (int)i, META_KERNEL_TENSORS) != NULL;
         if (used) continue;

@@ -42,10 +42,10 @@ static const struct {
     {OP_MUL, NEG_INF, 0, NEG_INF, true},                                         /* -inf * c = -inf for c > 0 */
     {OP_MUL, NEG_INF, 1, NEG_INF, true},   {OP_DIV, NEG_INF, 0, NEG_INF, true},    {OP_MIN, NEG_INF, 0, NEG_INF, false},
     {OP_MIN, NEG_INF, 1, NEG_INF, false},  {OP_EXP, ZERO, 0, NEG_INF, false},      {OP_EXP2, ZERO, 0, NEG_INF, false},
-    {OP_SIGMOID, ZERO, 0, NEG_INF, false}, {OP_SOFTPLUS, ZERO, 0, NEG_INF, false}, {OP_RELU, ZERO, 0, NEG_INF, false},
-    {OP_MUL, ZERO, 0, ZERO, false},        {OP_MUL, ZERO, 1, ZERO, false},         {OP_DIV, ZERO, 0, ZERO, false},
-    {OP_NEG, ZERO, 0, ZERO, false},        {OP_ABS, ZERO, 0, ZERO, false},         {OP_RELU, ZERO, 0, ZERO, false},
-    {OP_SQRT, ZERO, 0, ZERO, false},       {OP_TANH, ZERO, 0, ZERO, false},
+    {OP_SIGMOID, ZERO, 0, NEG_INF, false}, {OP_SIGMOID2, ZERO, 0, NEG_INF, false}, {OP_SOFTPLUS, ZERO, 0, NEG_INF, false},
+    {OP_RELU, ZERO, 0, NEG_INF, false},    {OP_MUL, ZERO, 0, ZERO, false},         {OP_MUL, ZERO, 1, ZERO, false},
+    {OP_DIV, ZERO, 0, ZERO, false},        {OP_NEG, ZERO, 0, ZERO, false},         {OP_ABS, ZERO, 0, ZERO, false},
+    {OP_RELU, ZERO, 0, ZERO, false},       {OP_SQRT, ZERO, 0, ZERO, false},        {OP_TANH, ZERO, 0, ZERO, false},
 };
 
 typedef struct Search {

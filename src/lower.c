@@ -4,7 +4,10 @@
  *   mx  = max k: x      e = exp(x - mx)   den = sum k: e
  *   o   = sum k: e * (1 / den) * v, or 0 if den is 0        lse = mx + log(den)
  * With a term exp(y) in the denominator, M = max(mx, y):  den * exp(mx - M) + exp(y - M) in place of den, exp(mx - M) in place of 1, lse from M.
- * A row that sees no key has mx = -inf and den = 0: finite(mx) keeps e at 0 there, so that o = 0 and lse = -inf without a NaN. */
+ * A row that sees no key has mx = -inf and den = 0: finite(mx) keeps e at 0 there, so that o = 0 and lse = -inf without a NaN.
+ *
+ * Other normalisers take the score itself as the weight of a key, and have no lse:   w = score where the mask holds, else 0
+ *   none   o = sum k: w * v              sum   o = (sum k: w * v) * (1 / (sum k: w + eps)), or 0 where that sum is 0 */
 #include <math.h>
 
 #include "math_ir.h"
@@ -90,7 +93,8 @@ static Ref reduce(const Lower *l, Op o, Axis axis, Ref body, Span at) {
     return ag_node_intern(l->p, (Node){.op = o, .arg = {body}, .index = (int)axis, .span = at});
 }
 
-static Ref lower_score(Lower *l) {
+/* The score, and for hidden keys `hidden`. */
+static Ref lower_score(Lower *l, double hidden) {
     const Spec *spec = l->spec;
     Ref dot = reduce(l, OP_RSUM, AX_D, op(l, OP_MUL, load(l, TEN_Q), load(l, TEN_K), 0), (Span){0});
     l->s = op(l, OP_MUL, dot, param(l, 0, (Span){0}), 0);
@@ -98,7 +102,7 @@ static Ref lower_score(Lower *l) {
     for (int i = 0; i < spec->nlet; i++) l->let[i] = lower(l, spec->let[i].value);
     Ref score = spec->score ? lower(l, spec->score) : l->s;
     if (!spec->mask) return score;
-    return ag_node_op(l->p, OP_SELECT, lower(l, spec->mask), score, ag_node_float(l->p, -INFINITY), spec->mask->span);
+    return ag_node_op(l->p, OP_SELECT, lower(l, spec->mask), score, ag_node_float(l->p, hidden), spec->mask->span);
 }
 
 /* A term in the denominator, exp(y): that of a key whose value is 0.  With M = max(mx, y) the sum under mx counts exp(mx - M) times, *share, and *all = den * *share +
@@ -119,6 +123,44 @@ static void refuse(Diag *d, const Spec *spec) {
     ag_stop_if_errors(d);
 }
 
+/* normalize: softmax. */
+static void lower_softmax(Lower *l, Math *m) {
+    Ref x = lower_score(l, -INFINITY);
+    ag_stop_if_errors(l->d);
+    Ref zero = ag_node_float(l->p, 0), one = ag_node_float(l->p, 1);
+    Span at = l->p->n[x].span;
+    Ref mx = reduce(l, OP_RMAX, AX_K, x, at);
+    Ref e = ag_node_op(l->p, OP_EXP, op(l, OP_SUB, x, op(l, OP_FINITE, mx, 0, 0), 0), 0, 0, at);
+    Ref den = reduce(l, OP_RSUM, AX_K, e, at);
+    Ref seen = op(l, OP_NE, den, zero, 0); /* a row without keys has 0; one with a NaN keeps it */
+    Ref share = one, all = den, top = mx;
+    if (l->spec->plus) lower_plus(l, den, &share, &all, &top);
+    Ref inv = op(l, OP_SELECT, seen, op(l, OP_DIV, share, all, 0), zero);
+    Ref o = reduce(l, OP_RSUM, AX_K, op(l, OP_MUL, op(l, OP_MUL, e, inv, 0), load(l, TEN_V), 0), at);
+    o = op(l, OP_SELECT, seen, o, zero); /* whatever v holds */
+    Ref lse = op(l, OP_ADD, top, op(l, OP_LOG, all, 0, 0), 0);
+    m->out[m->nout++] = (MathOut){TEN_O, o};
+    m->out[m->nout++] = (MathOut){TEN_LSE, lse};
+}
+
+/* normalize: sum, none. */
+static void lower_weights(Lower *l, Math *m) {
+    Ref w = lower_score(l, 0);
+    ag_stop_if_errors(l->d);
+    Span at = l->p->n[w].span;
+    bool sum = l->spec->normalize == NORMALIZE_SUM;
+    Ref zero = ag_node_float(l->p, 0),
+        all = sum ? reduce(l, OP_RSUM, AX_K, w, at) : 0; /* before o, so that scores are read no longer when o is summed */
+    Ref o = reduce(l, OP_RSUM, AX_K, op(l, OP_MUL, w, load(l, TEN_V), 0), at);
+    if (sum) {
+        if (l->spec->eps) all = op(l, OP_ADD, all, lower(l, l->spec->eps), 0);
+        Ref some = op(l, OP_NE, all, zero, 0);
+        Ref inv = op(l, OP_SELECT, some, op(l, OP_DIV, ag_node_float(l->p, 1), all, 0), zero);
+        o = op(l, OP_SELECT, some, op(l, OP_MUL, o, inv, 0), zero);
+    }
+    m->out[m->nout++] = (MathOut){TEN_O, o};
+}
+
 Math *ag_lower(Diag *d, const Spec *spec) {
     refuse(d, spec);
     Math *m = NEW(d->arena, Math);
@@ -130,22 +172,7 @@ Math *ag_lower(Diag *d, const Spec *spec) {
         if (i != TEN_LSE) m->tensor[i].type = spec->dtype;
     }
     Lower l = {.d = d, .spec = spec, .p = &m->nodes};
-    Ref x = lower_score(&l);
-    ag_stop_if_errors(d);
-    Ref zero = ag_node_float(l.p, 0), one = ag_node_float(l.p, 1);
-    Span at = l.p->n[x].span;
-    Ref mx = reduce(&l, OP_RMAX, AX_K, x, at);
-    Ref e = ag_node_op(l.p, OP_EXP, op(&l, OP_SUB, x, op(&l, OP_FINITE, mx, 0, 0), 0), 0, 0, at);
-    Ref den = reduce(&l, OP_RSUM, AX_K, e, at);
-    Ref seen = op(&l, OP_NE, den, zero, 0); /* a row without keys has 0; one with a NaN keeps it */
-    Ref share = one, all = den, top = mx;
-    if (spec->plus) lower_plus(&l, den, &share, &all, &top);
-    Ref inv = op(&l, OP_SELECT, seen, op(&l, OP_DIV, share, all, 0), zero);
-    Ref o = reduce(&l, OP_RSUM, AX_K, op(&l, OP_MUL, op(&l, OP_MUL, e, inv, 0), load(&l, TEN_V), 0), at);
-    o = op(&l, OP_SELECT, seen, o, zero); /* whatever v holds */
-    Ref lse = op(&l, OP_ADD, top, op(&l, OP_LOG, all, 0, 0), 0);
-    m->out[m->nout++] = (MathOut){TEN_O, o};
-    m->out[m->nout++] = (MathOut){TEN_LSE, lse};
+    (spec->normalize == NORMALIZE_SOFTMAX ? lower_softmax : lower_weights)(&l, m);
     return m;
 }
 

@@ -111,6 +111,7 @@ static double eval_float(Op op, double a, double b, double c) {
     case OP_TANH: return tanh(a);
     case OP_TANHA: return eleven_bits(tanh(a));
     case OP_SIGMOID: return 1 / (1 + exp(-a));
+    case OP_SIGMOID2: return 1 / (1 + exp2(-a));
     case OP_SOFTPLUS: return fmax(a, 0) + log1p(exp(-fabs(a)));
     case OP_RELU: return fmax(a, 0);
     case OP_SQRT: return sqrt(a);

@@ -51,11 +51,20 @@ static Ref join(Hoist *h, const Node *n, Ref a, Ref b) {
     return ag_fold_node(h->to, (Node){.op = n->op, .arg = {a, b}, .span = n->span});
 }
 
+/* Weights times values of a sum: what weighs is a value of its own. */
+static bool is_weighted(const Hoist *h, const Node *n) {
+    for (int i = 0; i < 2 && n->op == OP_MUL; i++) {
+        const Node *v = &h->from->n[n->arg[i]];
+        if (v->op == OP_LOAD && v->axes & 1 << AX_D && v->axes & 1 << AX_K && !(h->from->n[n->arg[1 - i]].axes & 1 << AX_D)) return true;
+    }
+    return false;
+}
+
 static Ref regroup(Hoist *h, Ref r) {
     const Node *n = &h->from->n[r];
     int members[GROUPS] = {0};
     h->nleaf = 0;
-    if (!is_chain(n) || !gather(h, n->op, r, true)) return 0;
+    if (is_weighted(h, n) || !is_chain(n) || !gather(h, n->op, r, true)) return 0;
     for (int i = 0; i < h->nleaf; i++) members[group_of(&h->from->n[h->leaf[i]])]++;
     if (members[COLUMN] < 2 && members[UNIFORM] < 2) return 0;
     Ref part[GROUPS] = {0};

@@ -7,6 +7,8 @@
  *   all of them leave sums                                                sum k: c * x = c * (sum k: x)
  * so a score reaches exp as c * x with x the raw product of q and k, and exp(c * x - finite(c * mx)) becomes exp2(c' * x - finite(c' * mx)) with
  * c' = c * log2(e) computed once.  A factor whose sign is not known stays inside, and takes the log2(e) in with it.
+ * Where the score itself is a weight (normalize: sum, none) it keeps its factors: weights are rounded to the storage type as the spec has them, which in f16 may
+ * be within its range only by these.
  *
  * x / u becomes x * (1 / u) for u that varies with neither k nor d, which may differ from the quotient in the last place. */
 #include <math.h>
@@ -41,6 +43,8 @@ typedef struct Simplify {
 static Ref fold(Simplify *s, Op op, Ref a, Ref b, Span at) { return ag_fold_node(s->p, (Node){.op = op, .arg = {a, b}, .span = at}); }
 static Ref times(Simplify *s, Ref a, Ref b) { return fold(s, OP_MUL, a, b, s->p->n[a].span); }
 static bool uniform(const Simplify *s, Ref r) { return !(s->p->n[r].axes & AXES_INNER); }
+
+static bool keeps_weights(const Simplify *s) { return s->spec->normalize != NORMALIZE_SOFTMAX; }
 
 /* ---- products */
 
@@ -252,14 +256,27 @@ static Term homogeneous(Simplify *s, const Node *n) {
 static Term choose(Simplify *s, const Node *n) {
     const Term *a = &s->term[n->arg[1]];
     Ref other = operand(s, n->arg[2]);
-    if (!ag_node_is_neg_inf(s->p, other) && !ag_node_is_float(s->p, other, 0)) return opaque(s, n);
+    if (keeps_weights(s) || (!ag_node_is_neg_inf(s->p, other) && !ag_node_is_float(s->p, other, 0))) return opaque(s, n);
     Term p = positives(a),
          r = term_of(s, ag_fold_node(s->p, (Node){.op = OP_SELECT, .arg = {operand(s, n->arg[0]), rest(s, a), other}, .span = n->span}));
     return product(s, p, &r, false);
 }
 
+/* w * v with all factors in w, for a v that varies with d; else the whole. */
+static Ref weights_times(Simplify *s, Term t) {
+    const Node n = s->p->n[t.core];
+    for (int i = 0; i < 2 && n.op == OP_MUL; i++) {
+        if (s->p->n[n.arg[i]].op != OP_LOAD || !(s->p->n[n.arg[i]].axes & 1 << AX_D)) continue;
+        t.core = n.arg[1 - i];
+        return times(s, build(s, &t), n.arg[i]);
+    }
+    return build(s, &t);
+}
+
 static Term sum_over(Simplify *s, const Node *n) {
     Term t = s->term[n->arg[0]];
+    if (keeps_weights(s) && n->index == AX_K)
+        return term_of(s, ag_node_intern(s->p, (Node){.op = OP_RSUM, .arg = {weights_times(s, t)}, .index = n->index, .span = n->span}));
     Ref body = t.core ? t.core : ag_node_float(s->p, 1);
     t.core = 0;
     Term r = term_of(s, ag_node_intern(s->p, (Node){.op = OP_RSUM, .arg = {body}, .index = n->index, .span = n->span}));
@@ -293,11 +310,12 @@ static Term add(Simplify *s, const Node *n) {
     return product(s, p, &r, false);
 }
 
+/* exp, exp2, sigmoid: in base 2. */
 static Term exponential(Simplify *s, const Node *n) {
     Term x = s->term[n->arg[0]];
-    if (n->op == OP_EXP) x.c *= M_LOG2E;
+    if (n->op != OP_EXP2) x.c *= M_LOG2E;
     Term p = positives(&x);
-    return term_of(s, fold(s, OP_EXP2, push(s, &p, rest(s, &x)), 0, n->span));
+    return term_of(s, fold(s, n->op == OP_SIGMOID ? OP_SIGMOID2 : OP_EXP2, push(s, &p, rest(s, &x)), 0, n->span));
 }
 
 static Term logarithm(Simplify *s, const Node *n) {
@@ -306,10 +324,11 @@ static Term logarithm(Simplify *s, const Node *n) {
 }
 
 static Term (*const rule[OP_COUNT])(Simplify *s, const Node *n) = {
-    [OP_MUL] = multiply,       [OP_DIV] = multiply,     [OP_ADD] = add,         [OP_SUB] = add,
-    [OP_NEG] = homogeneous,    [OP_RELU] = homogeneous, [OP_ABS] = homogeneous, [OP_RMAX] = homogeneous,
-    [OP_FINITE] = homogeneous, [OP_RSUM] = sum_over,    [OP_SELECT] = choose,   [OP_EXP] = exponential,
-    [OP_EXP2] = exponential,   [OP_LOG] = logarithm,
+    [OP_MUL] = multiply,     [OP_DIV] = multiply,     [OP_ADD] = add,
+    [OP_SUB] = add,          [OP_NEG] = homogeneous,  [OP_RELU] = homogeneous,
+    [OP_ABS] = homogeneous,  [OP_RMAX] = homogeneous, [OP_FINITE] = homogeneous,
+    [OP_RSUM] = sum_over,    [OP_SELECT] = choose,    [OP_EXP] = exponential,
+    [OP_EXP2] = exponential, [OP_LOG] = logarithm,    [OP_SIGMOID] = exponential,
 };
 
 void ag_pass_simplify(Fn *fn) {

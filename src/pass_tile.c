@@ -123,7 +123,9 @@ static Ref swap_node(void *payload, Ref r) {
     Level own = level_of(t, n);
     if (n->op == OP_LOAD && own == LEVEL_ONCE) /* once for all that ask, bounds of the keys among them */
         return val(t, t->held[r] = ag_tiler_let(t, t->pre, ag_fmt(t->k->arena, "c%d", t->nonce++).s, element(t, r), NULL));
-    bool worth = (ag_op[n->op].arity > 0 || n->op == OP_LOAD) && own < t->level && (own == LEVEL_ONCE || n->type == T_FLOAT);
+    /* In a register, as an instruction takes one operand from the arguments or one constant: ptxas spills scores for x * scale + 1 otherwise. */
+    bool argument = n->op == OP_PARAM && t->m->spec->normalize != NORMALIZE_SOFTMAX;
+    bool worth = (ag_op[n->op].arity > 0 || n->op == OP_LOAD || argument) && own < t->level && (own == LEVEL_ONCE || n->type == T_FLOAT);
     if (worth) return val(t, materialise_low(t, r, own, NULL));
     return n->op == OP_LOAD ? element(t, r) : 0;
 }
@@ -198,7 +200,8 @@ static Ref guarded(Tiler *t, const Carry *c, Ref body) {
     const Node *n = &t->m->nodes.n[body];
     double identity = c->combine == OP_RMAX ? c->init : 0.0;
     if (c->combine == OP_RSUM && ag_zero_where_hidden(t, body)) return ag_tiler_expr(t, body, LEVEL_ELEM);
-    bool is_mask = n->op == OP_SELECT && n->arg[0] == t->m->range.mask && ag_node_is_neg_inf(&t->m->nodes, n->arg[2]) && c->combine == OP_RMAX;
+    bool is_mask = n->op == OP_SELECT && n->arg[0] == t->m->range.mask &&
+                   (c->combine == OP_RMAX ? ag_node_is_neg_inf(&t->m->nodes, n->arg[2]) : ag_node_is_float(&t->m->nodes, n->arg[2], 0));
     Ref x = ag_tiler_expr(t, is_mask ? n->arg[1] : body, LEVEL_ELEM);
     return ag_node_op(&t->k->nodes, OP_SELECT, t->k->guard, x, ag_node_float(&t->k->nodes, identity), n->span);
 }
@@ -519,12 +522,9 @@ static Ref clear_empty_rows(Tiler *t, Block *to, Ref value, int v) {
     return rest;
 }
 
-/* What the program puts out, of the branch's result in fragment v and the results of the others. */
-static void build_program_output(Tiler *t, int v) {
-    Kernel *k = t->k;
-    Ref h = k->pack > 1 ? ag_node_leaf(&k->nodes, OP_AXIS, T_INT, AX_H, (Span){0}) : val(t, t->h);
-    Ref e = ag_output_expr(&(OutputPlace){.k = k, .spec = t->program, .b = val(t, t->b), .h = h, .g = val(t, t->g), .own = t->branch});
-    Ins *x = ag_tiler_add(t, t->post, TI_OUTPUT, v, "---- the output of this branch and the others");
+/* An instruction on the rows of the branch's result in fragment v. */
+static Ins *on_output_rows(Tiler *t, TileOp op, int dst, Ref e, const char *note) {
+    Ins *x = ag_tiler_add(t, t->post, op, dst, note);
     x->n = TEN_O;
     x->span = t->program->output->span;
     x->e[0] = e;
@@ -532,6 +532,29 @@ static void build_program_output(Tiler *t, int v) {
     x->e[2] = val(t, t->b);
     x->e[3] = val(t, t->h);
     x->e[4] = t->limit;
+    return x;
+}
+
+typedef struct RowSums {
+    Tiler *t;
+    int v, n; /* the fragment; sums so far */
+} RowSums;
+static int row_sum(void *payload, Ref body) {
+    RowSums *s = payload;
+    int sum = row(s->t, ag_fmt(s->t->k->arena, "sum%d", s->n++));
+    on_output_rows(s->t, TI_OUTPUT_SUM, sum, body, "over the channels of a row")->a = s->v;
+    return sum;
+}
+
+/* What the program puts out, of the branch's result in fragment v and the results of the others. */
+static void build_program_output(Tiler *t, int v) {
+    Kernel *k = t->k;
+    Ref h = k->pack > 1 ? ag_node_leaf(&k->nodes, OP_AXIS, T_INT, AX_H, (Span){0}) : val(t, t->h);
+    RowSums sums = {t, v, 0};
+    OutputPlace at = {
+        .k = k, .spec = t->program, .b = val(t, t->b), .h = h, .g = val(t, t->g), .own = t->branch, .row_sum = row_sum, .payload = &sums};
+    Ref e = ag_output_expr(&at);
+    on_output_rows(t, TI_OUTPUT, v, e, t->program->nbranch > 1 ? "---- the output of this branch and the others" : "---- the output");
 }
 
 /* o, of the channels from `col` on that the carry's value holds. */
@@ -544,10 +567,13 @@ static void build_output(Tiler *t, Block *to, const MathOut *o, int col) {
     Ref value = wide ? clear_empty_rows(t, to, o->value, v) : o->value;
     if (!wide || !t->share) {
         Ref e = ag_tiler_expr(t, value, wide ? LEVEL_ELEM : LEVEL_ROW);
-        Ins *x = ag_tiler_add(t, to, TI_MAP, v, NULL);
-        x->e[0] = e;
-        x->span = t->m->nodes.n[o->value].span;
-        set_positions(t, x);
+        const Node *n = &t->k->nodes.n[e];
+        Ins *x = n->op == OP_VAL && n->index == v ? NULL : ag_tiler_add(t, to, TI_MAP, v, NULL);
+        if (x) {
+            x->e[0] = e;
+            x->span = t->m->nodes.n[o->value].span;
+            set_positions(t, x);
+        }
     }
     if (wide && t->fused) build_program_output(t, v);
     Ins *x = ag_tiler_add(t, to, wide ? TI_STORE : TI_STORE_ROW, -1, NULL);
@@ -564,7 +590,7 @@ static void build_output(Tiler *t, Block *to, const MathOut *o, int col) {
 /* Outputs with channels, or those of rows. */
 static void build_outputs(Tiler *t, Block *to, bool wide, int col) {
     for (int i = 0; i < t->m->nout; i++)
-        if ((t->m->tensor[t->m->out[i].tensor].rank == 4) == wide) build_output(t, to, &t->m->out[i], col);
+        if ((t->m->tensor[t->m->out[i].tensor].rank == 4) == wide && (wide || !t->no_lse)) build_output(t, to, &t->m->out[i], col);
 }
 
 /* After the loop a carry's only value is the kept one, and nothing computed inside a step is known. */
@@ -644,10 +670,14 @@ static void describe_tensors(Kernel *k, const Math *m) {
 static Str numerics_class(const Kernel *k) {
     bool coarse = false;
     for (Ref i = 1; i < k->nodes.len; i++) coarse |= k->nodes.n[i].op == OP_TANHA;
-    const char *softmax = tile_field(k, F_RESCALE) == 1   ? "-lazy8"
-                          : tile_field(k, F_SOFTMAX) == 0 ? ""
-                          : k->spec->dtype == DT_F16      ? "-spec14"
-                                                          : "-spec40";
+    bool referred = false; /* to a maximum */
+    for (int i = 0; i < k->nval; i++) referred |= k->val[i].reference >= 0;
+    const char *softmax = k->spec->normalize == NORMALIZE_SUM ? "-sum"
+                          : !referred                         ? ""
+                          : tile_field(k, F_RESCALE) == 1     ? "-lazy8"
+                          : tile_field(k, F_SOFTMAX) == 0     ? ""
+                          : k->spec->dtype == DT_F16          ? "-spec14"
+                                                              : "-spec40";
     return ag_fmt(k->arena, "f32acc-ex2-n%d%s%s%s", (int)tile_field(k, F_TILE_N), softmax, coarse ? "-tanh11" : "",
                   k->kind == KERNEL_GATHER ? "-parts" : "");
 }
@@ -698,7 +728,8 @@ void ag_pass_tile(Fn *fn) {
                .pooled = fn->pool != NULL,
                .program = fn->program,
                .branch = fn->number,
-               .fused = fn->fused};
+               .fused = fn->fused,
+               .no_lse = fn->no_lse};
     t.held = NEWN(fn->d->arena, int, (size_t)m->nodes.len);
     for (int i = 0; i < m->nodes.len; i++) t.held[i] = -1;
     for (int i = 0; i < TEN_COUNT; i++) t.shared[i] = -1;

@@ -43,7 +43,7 @@ static void set_tensors(const Spec *s, int branch, Kernel *k, bool gather) {
     k->tensor[TEN_K].program = number_of(s, b->keys);
     k->tensor[TEN_V].program = number_of(s, b->values);
     k->tensor[TEN_O].program = ag_program_result(s, branch);
-    k->tensor[TEN_LSE].program = is_selected_from(s, branch) ? ag_program_lse(s, branch) : s->nbranch == 1 && !s->output ? TEN_LSE : -1;
+    k->tensor[TEN_LSE].program = is_selected_from(s, branch) ? ag_program_lse(s, branch) : ag_has_lse(s) ? TEN_LSE : -1;
     if (b->keys.kind == FROM_DERIVE) k->pool = &s->derive[b->keys.index];
     if (!gather) return;
     k->tensor[TEN_O].program = ag_program_part(s, branch);
@@ -89,6 +89,7 @@ enum { FEW_QUERIES = 1 };
 static void attend(Compilation *c, const Request *r, int branch, bool fused) {
     const Spec *whole = c->fn.spec;
     Spec *spec = ag_branch_spec(c->diag.arena, whole, branch);
+    spec->norms = fused ? ag_norms(whole) : 0;
     const Branch *b = &whole->branch[branch];
     bool listed = b->blocks.kind != FROM_NONE, gather = listed && !r->united && c->sched->f[F_LISTS].v == LISTS_BY_BLOCK;
     Fn fn = {.d = &c->diag,
@@ -99,6 +100,7 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
              .number = branch,
              .gather = gather,
              .fused = fused && !gather,
+             .no_lse = !gather && !is_selected_from(whole, branch) && !ag_has_lse(whole),
              .united = !listed || gather                        ? 0
                        : r->united                              ? r->united
                        : c->sched->f[F_LISTS].v == LISTS_UNITED ? ag_listed_united(whole, b)
@@ -146,13 +148,14 @@ void ag_compile_program(Compilation *c, const Request *r) {
     Spec *s = close_group(c);
     refuse(&c->diag, s);
     bool all = !r->after; /* the kernels below have no IR before their last form */
-    int last = -1;        /* branch over listed blocks, whose kernels come last */
-    for (int i = 0; i < s->nbranch; i++) last = s->branch[i].blocks.kind != FROM_NONE ? i : last;
-    bool fused = last >= 0 && ag_output_fits(s, last);
+    int last = s->nbranch - 1, listed = -1;
+    for (int i = 0; i < s->nbranch; i++) listed = s->branch[i].blocks.kind != FROM_NONE ? i : listed;
+    if (listed >= 0) last = listed; /* kernels over listed blocks come last */
+    bool fused = ag_output_fits(s, last);
     for (int i = 0; all && i < s->nderive; i++)
         if (s->derive[i].kind == DERIVE_POOL) add_built(c, ag_build_pool(&c->fn, i));
     for (int i = 0; i < s->nbranch; i++)
-        if (s->branch[i].blocks.kind == FROM_NONE) attend(c, r, i, false);
+        if (s->branch[i].blocks.kind == FROM_NONE) attend(c, r, i, fused && i == last);
     for (int i = 0; all && i < s->nderive; i++)
         if (s->derive[i].kind == DERIVE_SELECT) add_built(c, ag_build_select(&c->fn, i));
     for (int i = 0; i < s->nbranch; i++)

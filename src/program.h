@@ -66,10 +66,12 @@ static inline int ag_list_slots(const Spec *s, const Branch *b) {
 
 /* ---- tile_output.c: `output` in a kernel */
 typedef struct OutputPlace {
-    Kernel *k;        /* whose tensor TEN_O has the shape of every branch's result */
-    const Spec *spec; /* the whole one */
-    Ref b, h, g;      /* batch, query head, KV head of an element */
-    int own;          /* the branch that the kernel itself computes: BRANCH; -1: all are read */
+    Kernel *k;                               /* whose tensor TEN_O has the shape of every branch's result */
+    const Spec *spec;                        /* the whole one */
+    Ref b, h, g;                             /* batch, query head, KV head of an element */
+    int own;                                 /* the branch that the kernel itself computes: BRANCH; -1: all are read */
+    int (*row_sum)(void *payload, Ref body); /* the row value that is the sum of `body` over the channels; NULL: the kernel has no rows to itself */
+    void *payload;
 } OutputPlace;
 Ref ag_output_expr(const OutputPlace *at);                            /* adds the tensors that it reads to the kernel */
 Ref ag_output_lower(const OutputPlace *at, const Ast *e);             /* an expression of a prologue, the same way */

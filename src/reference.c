@@ -6,6 +6,7 @@
  * and LSE = -inf.  Shares nothing with the compiler's passes, nor with the kernels' arithmetic in op.c. */
 #include "reference.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ typedef struct Point {
     int64_t axis[AX_COUNT], Sk;
     double s;
     const double *branch;
+    HostRow *row;
     uint64_t known; /* bit per let */
     Scalar let[SPEC_MAX_LETS];
 } Point;
@@ -166,9 +168,39 @@ static double eval_dot(const Point *p, const Ast *e) {
     return sum;
 }
 
+/* The argument of a norm at channel d. */
+static double channel(const Point *p, const Ast *e, int64_t d) {
+    double value[SPEC_MAX_BRANCHES];
+    Point at = *p;
+    at.axis[AX_D] = d;
+    for (int i = 0; i < p->spec->nbranch; i++) value[i] = p->row->branch[i][d];
+    at.branch = value;
+    return eval(&at, e->arg[0]).u.f;
+}
+
+/* (x - mean) / sqrt(mean of (x - mean)^2 + eps) over the channels, with the mean taken for 0 by rms_norm.  0 if the root is. */
+static double eval_norm(Point *p, const Ast *e) {
+    HostRow *row = p->row;
+    int i = 0;
+    while (i < row->n && row->norm[i].e != e) i++;
+    assert(i < SPEC_MAX_NORMS);
+    if (i == row->n) {
+        double n = p->spec->Dv, mean = 0, square = 0;
+        for (int d = 0; d < p->spec->Dv && e->op == OP_LAYER_NORM; d++) mean += channel(p, e, d) / n;
+        for (int d = 0; d < p->spec->Dv; d++) square += (channel(p, e, d) - mean) * (channel(p, e, d) - mean) / n;
+        square += eval(p, e->arg[1]).u.f;
+        i = row->n++; /* those within are known now */
+        row->norm[i].e = e;
+        row->norm[i].mean = mean;
+        row->norm[i].inverse = square == 0 ? 0 : 1 / sqrt(square);
+    }
+    return (eval(p, e->arg[0]).u.f - row->norm[i].mean) * row->norm[i].inverse;
+}
+
 static Scalar eval(Point *p, const Ast *e) {
     if (e->op == OP_DOT) return of_float(eval_dot(p, e));
     if (ag_op_has(e->op, 'L')) return eval_leaf(p, e);
+    if (ag_op_has(e->op, 'K')) return of_float(eval_norm(p, e));
     Scalar a = eval(p, e->arg[0]), b = a, c = a;
     if (e->op == OP_SELECT) return eval(p, e->arg[a.u.b ? 1 : 2]);
     if (e->op == OP_NOT) return of_bool(!a.u.b);
@@ -194,6 +226,7 @@ Scalar ag_ast_eval_at(const Spec *spec, const HostCall *call, const Ast *e, cons
     p.Sk = at->Sk;
     p.s = at->s;
     p.branch = at->branch;
+    p.row = at->row;
     p.known = 0;
     p.axis[AX_B] = at->b;
     p.axis[AX_H] = at->h;
@@ -244,7 +277,28 @@ static double log_plus(const Row *r) {
     return e->op == OP_EXP ? at_key(r, e->arg[0], 0, 0).u.f : log(at_key(r, e, 0, 0).u.f);
 }
 
+/* What `sum` divides by, of the sum of the weights; `none`: 1. */
+static double divisor(const Row *r, double sum) {
+    if (r->spec->normalize == NORMALIZE_NONE) return 1;
+    return r->spec->eps ? sum + at_key(r, r->spec->eps, 0, 0).u.f : sum;
+}
+
+/* normalize: sum, none.  O = sum of x[k] V[k], over (sum of x[k] + eps) with `sum`, and 0 where that is 0.  There is no LSE: NaN. */
+static void weighted_exact(Row *r) {
+    double scale = r->call->scalar[0], sum = 0;
+    for (int64_t i = 0; i < r->n; i++) sum += r->x[i] = score(r, r->seen[i], scale * ag_row_dot(r->query, r->key + r->seen[i] * r->D, r->D));
+    double all = divisor(r, sum);
+    *r->lse = NAN;
+    memset(r->o, 0, (size_t)r->Dv * sizeof *r->o);
+    for (int64_t i = 0; i < r->n && all != 0; i++)
+        for (int64_t d = 0; d < r->Dv; d++) r->o[d] += r->x[i] / all * r->value[r->seen[i] * r->Dv + d];
+}
+
 void ag_row_exact(Row *r) {
+    if (r->spec->normalize != NORMALIZE_SOFTMAX) {
+        weighted_exact(r);
+        return;
+    }
     double scale = r->call->scalar[0], plus = log_plus(r), max = plus, sum = 0;
     for (int64_t i = 0; i < r->n; i++) {
         double s = scale * ag_row_dot(r->query, r->key + r->seen[i] * r->D, r->D);
@@ -270,15 +324,43 @@ static float stored(DType t, float x) {
     return isinf(y) ? x : y;
 }
 
-void ag_row_naive(Row *r) {
+/* The score of key number i of those that the row sees. */
+static float score_naive(const Row *r, int64_t i) {
     DType t = r->spec->dtype;
-    float scale = (float)r->call->scalar[0], plus = (float)log_plus(r), max = plus, sum = 0;
-    for (int64_t i = 0; i < r->n; i++) {
-        const double *k = r->key + r->seen[i] * r->D;
+    const double *k = r->key + r->seen[i] * r->D;
+    float acc = 0;
+    for (int64_t d = 0; d < r->D; d++) acc += (float)r->query[d] * (float)k[d];
+    float s = stored(t, (float)r->call->scalar[0] * acc);
+    return r->score ? stored(t, (float)score(r, r->seen[i], s)) : s;
+}
+
+/* o = sum of x[k] V[k]. */
+static void sum_naive(Row *r) {
+    for (int64_t d = 0; d < r->Dv; d++) {
         float acc = 0;
-        for (int64_t d = 0; d < r->D; d++) acc += (float)r->query[d] * (float)k[d];
-        float s = stored(t, scale * acc);
-        float x = r->score ? stored(t, (float)score(r, r->seen[i], s)) : s;
+        for (int64_t i = 0; i < r->n; i++) acc += (float)r->x[i] * (float)r->value[r->seen[i] * r->Dv + d];
+        r->o[d] = ag_round_to(r->spec->dtype, acc);
+    }
+}
+
+static void weighted_naive(Row *r) {
+    float sum = 0;
+    for (int64_t i = 0; i < r->n; i++) sum += (float)(r->x[i] = score_naive(r, i));
+    float all = (float)divisor(r, sum);
+    *r->lse = NAN;
+    for (int64_t i = 0; i < r->n; i++) r->x[i] = all == 0 ? 0 : stored(r->spec->dtype, (float)r->x[i] / all);
+    sum_naive(r);
+}
+
+void ag_row_naive(Row *r) {
+    if (r->spec->normalize != NORMALIZE_SOFTMAX) {
+        weighted_naive(r);
+        return;
+    }
+    DType t = r->spec->dtype;
+    float plus = (float)log_plus(r), max = plus, sum = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        float x = score_naive(r, i);
         r->x[i] = x;
         if (x > max) max = x;
     }
@@ -291,11 +373,7 @@ void ag_row_naive(Row *r) {
     sum += expf(plus - from);
     *r->lse = from + logf(sum);
     for (int64_t i = 0; i < r->n; i++) r->x[i] = sum == 0 ? 0 : stored(t, (float)r->x[i] / sum);
-    for (int64_t d = 0; d < r->Dv; d++) {
-        float acc = 0;
-        for (int64_t i = 0; sum != 0 && i < r->n; i++) acc += (float)r->x[i] * (float)r->value[r->seen[i] * r->Dv + d];
-        r->o[d] = ag_round_to(t, acc);
-    }
+    sum_naive(r);
 }
 
 static void gather(double *to, const HostTensor *t, int64_t b, int64_t h, int64_t rows, int64_t cols) {

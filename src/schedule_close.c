@@ -62,6 +62,7 @@ static int registers(const Closing *c, int m, int n) {
     int functions = !c->spec->score ? (c->spec->plus ? n / 12 : 0) : wgmma(c) && ag_scores_positions(c->spec) ? n / 8 : n / 12;
     /* on mma_sync elements of captured tensors: evoformer_row spills at D 64, n 80 and D 128, n 48 */
     if (!wgmma(c) && ag_reads_elements(c->spec)) functions = n;
+    if (!wgmma(c) && ag_norms(c->spec)) functions += 8; /* output_norm spills at D 128, n 64, not at n 48 */
     int all = m * (n + Dv) / threads + functions;
     if (wgmma(c)) return all + (value(c, F_OVERLAP) && value(c, F_P_OPERAND) == WEIGHTS_REGS ? m * n / (2 * threads) : 0) + 32;
     return all + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + 56;
@@ -207,6 +208,8 @@ static void close_lists(const Closing *c) {
     c->s->has_lists = any;
     if (!any)
         decide(f, LISTS_BY_QUERY, "the spec has no block lists");
+    else if (ag_norms(c->spec))
+        decide(f, LISTS_BY_QUERY, "the output has a norm over channels, which stands behind attention query by query");
     else if (by_block)
         decide(f, LISTS_BY_BLOCK,
                ag_fmt(c->d->arena, "query heads of a list * (keys of a block + %d) < %d * keys of a block", ROWS_COST_KEYS, HEADS_EVEN).s);
@@ -314,6 +317,12 @@ static void check_lists(const Closing *c) {
     for (int i = 0; i < c->spec->nbranch; i++) {
         const Branch *b = &c->spec->branch[i];
         if (b->blocks.kind == FROM_NONE) continue;
+        if (f->v == LISTS_BY_BLOCK && ag_norms(c->spec)) {
+            ag_unsupported(c->d, f->span,
+                           "loop.lists: block has no kernel in which a row has all its channels, as a norm over them needs: write query");
+            ag_note(c->d, c->spec->output->span, "this output has one");
+            return;
+        }
         if (f->v == LISTS_BY_BLOCK && !ag_can_gather(b)) {
             ag_unsupported(c->d, f->span, "loop.lists: block takes a list for each query and blocks of up to %d keys: write query", GATHER_KEYS);
             ag_note(c->d, b->span, "this branch has %s", b->per.n != 1 ? "lists of several queries" : "larger blocks");

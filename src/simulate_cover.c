@@ -137,7 +137,7 @@ void ag_sim_cover_store(Sim *s, int tensor, int64_t b, int64_t h, int64_t row) {
 static void check_stored(Sim *s, int tensor, int64_t b, int64_t h) {
     const uint8_t *stored = s->cover.stored[tensor];
     int64_t sq = s->call->size[SZ_SQ], plane = b * s->call->size[SZ_HQ] + h;
-    if (!stored || !ag_sim_tensor(s, tensor)->data) return;
+    if (!stored || !s->k->tensor[tensor].used || !ag_sim_tensor(s, tensor)->data) return;
     for (int64_t q = 0; q < sq; q++)
         if (!stored[plane * sq + q])
             ag_sim_fail_launch(s, (Span){0}, "query row %lld of %s (h %lld, b %lld) is never written", (long long)q, s->k->tensor[tensor].name,

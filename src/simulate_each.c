@@ -1,4 +1,4 @@
-/* simulate_each.c: what TI_POOL, TI_MERGE, TI_EACH and TI_OUTPUT compute, element by element, and whether every element of an output is written once. */
+/* simulate_each.c: what TI_POOL, TI_MERGE, TI_EACH, TI_OUTPUT and TI_OUTPUT_SUM compute, element by element, and whether every element of an output is written once. */
 #include "simulate.h"
 
 #include <math.h>
@@ -9,6 +9,7 @@ typedef struct Each {
     Scalar *value; /* per Ref: at the element at hand */
     bool *wanted;  /* per Ref: the expression reads it */
     Scalar own;    /* BRANCH at the element at hand */
+    int row;       /* of a fragment: the row at hand, for VALs of rows */
 } Each;
 
 static int64_t elements(const Each *x, const KernelTensor *t, int tensor) {
@@ -114,6 +115,13 @@ static void want(Sim *s, Ref root) {
     }
 }
 
+/* Of a row of the fragment at hand. */
+static Scalar row_value(Sim *s, int val) {
+    const Cell *c = &s->cell[val];
+    if (!c->written || c->lanes != 1) ag_sim_fail(s, "reads %s, which is no total of the row", ag_sim_name(s, val));
+    return (Scalar){T_FLOAT, {.f = c->x[s->each->row]}};
+}
+
 /* What varies with the channel, or all the rest. */
 static void evaluate(Sim *s, Ref root, bool channel, int64_t q, int64_t h, int64_t d) {
     Each *x = s->each;
@@ -128,6 +136,8 @@ static void evaluate(Sim *s, Ref root, bool channel, int64_t q, int64_t h, int64
             x->value[r] = element(s, n);
         else if (n->op == OP_BRANCH)
             x->value[r] = x->own;
+        else if (n->op == OP_VAL && s->k->val[n->index].space == SPACE_ROW)
+            x->value[r] = row_value(s, n->index);
         else if (n->op == OP_AXIS && (n->index == AX_Q || n->index == AX_H || n->index == AX_D))
             x->value[r] = (Scalar){T_INT, {.i = (int32_t)(n->index == AX_Q ? q : n->index == AX_H ? h : d)}};
         else
@@ -274,34 +284,47 @@ static void check_rows(Sim *s, const Ins *i, const Cell *d, int64_t b, int64_t h
         ag_sim_fail(s, "rows %lld..%lld of %s, of which the tile has %d", (long long)row0, (long long)end - 1, name, s->k->queries);
     if (d->from.has_q && (d->from.b != b || d->from.h != h || d->from.q0 != row0))
         ag_sim_fail(s, "%s holds query rows from %lld on of head %lld of batch %lld, not from %lld on of head %lld of batch %lld",
-                    ag_sim_name(s, i->dst), (long long)d->from.q0, (long long)d->from.h, (long long)d->from.b, (long long)row0, (long long)h,
-                    (long long)b);
+                    ag_sim_name(s, i->op == TI_OUTPUT ? i->dst : i->a), (long long)d->from.q0, (long long)d->from.h, (long long)d->from.b,
+                    (long long)row0, (long long)h, (long long)b);
+}
+
+/* Row r of fragment d in place, or its sum in the order of a quad: lane l has columns 2l and 2l + 1 of every 8. */
+static void output_row(Sim *s, const Ins *i, Cell *d, int r, bool used, int64_t q, int64_t h) {
+    Each *x = s->each;
+    Ref root = i->e[0];
+    float lane[4] = {0, 0, 0, 0};
+    x->row = r;
+    if (used) evaluate(s, root, false, q, h, 0);
+    for (int c = 0; c < d->v->cols; c++) {
+        float *element = &d->x[r * d->v->cols + c];
+        bool counts = used && c < x->extent[i->n][3];
+        x->own = (Scalar){T_FLOAT, {.f = *element}};
+        if (counts) evaluate(s, root, true, q, h, c);
+        if (i->op == TI_OUTPUT)
+            *element = counts ? (float)x->value[root].u.f : NAN;
+        else if (counts)
+            lane[c % 8 / 2] += (float)x->value[root].u.f;
+    }
+    if (i->op == TI_OUTPUT_SUM) s->cell[i->dst].x[r] = used ? (lane[0] + lane[1]) + (lane[2] + lane[3]) : NAN;
 }
 
 static void output(Sim *s, const Ins *i) {
     if (!s->each) ag_sim_each_init(s);
-    Each *x = s->each;
-    Cell *d = &s->cell[i->dst];
-    Ref root = i->e[0];
+    int fragment = i->op == TI_OUTPUT ? i->dst : i->a;
+    Cell *d = &s->cell[fragment];
     int64_t row0 = ag_sim_int(s, i->e[1]), b = ag_sim_int(s, i->e[2]), h = ag_sim_int(s, i->e[3]), limit = ag_sim_int(s, i->e[4]);
-    if (!d->written) ag_sim_fail(s, "reads %s before it is written", ag_sim_name(s, i->dst));
+    if (!d->written) ag_sim_fail(s, "reads %s before it is written", ag_sim_name(s, fragment));
     check_rows(s, i, d, b, h, row0, limit);
-    want(s, root);
-    for (int r = 0; r < d->v->rows; r++) {
-        int64_t q = row0 + r / s->k->pack + s->call->size[SZ_OFF], head = h + r % s->k->pack;
-        bool used = row0 + r / s->k->pack < limit;
-        if (used) evaluate(s, root, false, q, head, 0);
-        for (int c = 0; c < d->v->cols; c++) {
-            float *element = &d->x[r * d->v->cols + c];
-            x->own = (Scalar){T_FLOAT, {.f = *element}};
-            if (used && c < x->extent[i->n][3]) evaluate(s, root, true, q, head, c);
-            *element = used && c < x->extent[i->n][3] ? (float)x->value[root].u.f : NAN;
-        }
-    }
+    want(s, i->e[0]);
+    for (int r = 0; r < d->v->rows; r++)
+        output_row(s, i, d, r, row0 + r / s->k->pack < limit, row0 + r / s->k->pack + s->call->size[SZ_OFF], h + r % s->k->pack);
+    if (i->op == TI_OUTPUT) return;
+    s->cell[i->dst].from = d->from;
+    s->cell[i->dst].written = true;
 }
 
 void ag_sim_each(Sim *s, const Ins *i) {
-    if (i->op == TI_OUTPUT)
+    if (i->op == TI_OUTPUT || i->op == TI_OUTPUT_SUM)
         output(s, i);
     else if (i->op == TI_POOL)
         pool(s, i);

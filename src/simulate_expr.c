@@ -181,6 +181,7 @@ static bool eval_float(const Step *t, const Operand *a, int n) {
     case OP_NEG: EACH(f, -X(0, f));
     case OP_EXP2: EACH(f, exp2f(X(0, f)));
     case OP_EXP: EACH(f, expf(X(0, f)));
+    case OP_SIGMOID2: EACH(f, 1 / (1 + exp2f(-X(0, f))));
     case OP_TANH: EACH(f, tanhf(X(0, f)));
     case OP_FINITE: EACH(f, X(0, f) == -INFINITY ? 0 : X(0, f));
     case OP_SEEN: EACH(f, X(0, f) == -INFINITY ? NAN : X(0, f));

@@ -34,6 +34,11 @@ void ag_sim_mma_check(Sim *s, const Ins *i) {
         else
             writing(s, i->dst);
         break;
+    case TI_OUTPUT: writing(s, i->dst); break;
+    case TI_OUTPUT_SUM:
+        reading(s, i->a);
+        writing(s, i->dst);
+        break;
     case TI_REDUCE:
     case TI_TOTAL:
         reading(s, i->a);

@@ -365,6 +365,7 @@ static void compute(Sim *s, const Ins *i) {
     case TI_MERGE:
     case TI_OUTPUT:
     case TI_ROWS:
+    case TI_OUTPUT_SUM:
     case TI_EACH: ag_sim_each(s, i); break;
     case TI_ROW_NORM:
     case TI_ROW_MAP:

@@ -261,35 +261,53 @@ static void read_mask(Reader *r, const Doc *x) {
     r->spec->mask = ag_spec_expression(r, x, "mask", &(ExprUse){.want = T_BOOL, .nlet = r->spec->nlet});
 }
 
+/* An expression of a denominator: one number for each query. */
+static Ast *read_term(Reader *r, const Doc *x, const char *what) {
+    ExprUse use = {.want = T_FLOAT, .nlet = r->spec->nlet};
+    Ast *e = ag_spec_expression(r, x, what, &use);
+    if (e && (use.uses_score || use.uses_key))
+        ag_error(r->d, x->span, "%s: this depends on '%s'; the term is one for each query", what, use.uses_score ? "s" : "k");
+    return e;
+}
+
 /* {softmax: {plus: EXPR}} */
 static void read_plus(Reader *r, const Doc *x) {
     static const char *const keys[] = {"plus", NULL};
     const char *what = "normalize.softmax.plus";
     const Doc *plus = x->kind == DOC_MAP ? ag_doc_get(x, "plus") : NULL;
-    ExprUse use = {.want = T_FLOAT, .nlet = r->spec->nlet};
     if (x->kind == DOC_MAP) ag_doc_check_keys(r->d, x, "normalize.softmax", keys);
     if (!plus && (x->kind != DOC_MAP || !x->n))
         ag_error(r->d, x->span,
                  "normalize.softmax: expected {plus: EXPRESSION}, what the denominator has besides; plain softmax is written 'normalize: softmax'");
-    if (!plus) return;
-    Ast *e = ag_spec_expression(r, plus, what, &use);
-    if (e && (use.uses_score || use.uses_key))
-        ag_error(r->d, plus->span, "%s: this depends on '%s'; the term is one for each query", what, use.uses_score ? "s" : "k");
-    else if (e && r->spec->nbranch)
-        ag_unsupported(r->d, plus->span, "%s: branches have plain softmax in this version of attngen", what);
-    r->spec->plus = e;
+    if (plus) r->spec->plus = read_term(r, plus, what);
+    if (r->spec->plus && r->spec->nbranch) ag_unsupported(r->d, plus->span, "%s: branches have plain softmax in this version of attngen", what);
+}
+
+/* {sum: {eps: EXPR}} */
+static void read_eps(Reader *r, const Doc *x) {
+    static const char *const keys[] = {"eps", NULL};
+    const Doc *eps = x->kind == DOC_MAP ? ag_doc_get(x, "eps") : NULL;
+    if (x->kind == DOC_MAP) ag_doc_check_keys(r->d, x, "normalize.sum", keys);
+    if (!eps && (x->kind != DOC_MAP || !x->n))
+        ag_error(r->d, x->span, "normalize.sum: expected {eps: EXPRESSION}, what is added to the sum; a plain sum is written 'normalize: sum'");
+    if (eps) r->spec->eps = read_term(r, eps, "normalize.sum.eps");
 }
 
 static void read_normalize(Reader *r, const Doc *x) {
-    static const char *const known[] = {"softmax", "sum", "none", NULL};
+    static const char *const known[] = {"softmax", "sum", "none", NULL}; /* in the order of Normalize */
     int which = 0;
+    bool map = x->kind == DOC_MAP && x->n == 1, softmax = map && ag_str_is(x->key[0]->text, "softmax"),
+         sum = map && ag_str_is(x->key[0]->text, "sum");
     if (x->kind == DOC_SCALAR && !ag_doc_enum(r->d, x, "normalize", known, &which)) return;
-    if (x->kind == DOC_SCALAR && which == 0) return;
-    if (x->kind == DOC_MAP && x->n == 1 && ag_str_is(x->key[0]->text, "softmax"))
-        read_plus(r, x->item[0]);
-    else
-        ag_unsupported(r->d, x->span,
-                       "normalize: this version of attngen has 'softmax' only, with a term in its denominator as {softmax: {plus: EXPRESSION}}");
+    if (x->kind != DOC_SCALAR && !softmax && !sum) {
+        ag_error(r->d, x->span, "normalize: expected softmax, sum, none, {softmax: {plus: EXPRESSION}} or {sum: {eps: EXPRESSION}}");
+        return;
+    }
+    r->spec->normalize = sum ? NORMALIZE_SUM : (Normalize)which;
+    if (softmax) read_plus(r, x->item[0]);
+    if (sum) read_eps(r, x->item[0]);
+    if (r->spec->normalize != NORMALIZE_SOFTMAX && r->spec->nbranch)
+        ag_unsupported(r->d, x->span, "normalize: branches have plain softmax in this version of attngen");
 }
 
 static void read_normalize_unless_refused(Reader *r, const Doc *x) {

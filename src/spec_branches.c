@@ -249,6 +249,7 @@ void ag_spec_output(Reader *r, const Doc *x) {
         return;
     }
     r->spec->output = ag_spec_expression(r, x, "output", &use);
+    if (ag_norms(r->spec) > SPEC_MAX_NORMS) ag_error(r->d, x->span, "output: more than %d norms over channels", SPEC_MAX_NORMS);
     r->branch_out = use.branches;
     r->in_output = use.inputs;
 }

@@ -209,5 +209,9 @@ void ag_spec_print(Buf *out, const Spec *spec) {
     if (spec->mask) print_expression(out, spec, "", STR("mask"), spec->mask);
     if (spec->plus) ag_put(out, "normalize:\n  softmax:\n");
     if (spec->plus) print_expression(out, spec, "    ", STR("plus"), spec->plus);
+    static const char *const plain[] = {[NORMALIZE_SUM] = "sum", [NORMALIZE_NONE] = "none"};
+    if (spec->eps) ag_put(out, "normalize:\n  sum:\n");
+    if (spec->eps) print_expression(out, spec, "    ", STR("eps"), spec->eps);
+    if (spec->normalize != NORMALIZE_SOFTMAX && !spec->eps) ag_put(out, "normalize: %s\n", plain[spec->normalize]);
     if (spec->output) print_expression(out, spec, "", STR("output"), spec->output);
 }

@@ -3,6 +3,16 @@
 
 static int64_t ceil_div(int64_t a, int64_t b) { return a > 0 ? (a + b - 1) / b : 0; }
 
+bool ag_has_lse(const Spec *s) { return s->normalize == NORMALIZE_SOFTMAX && s->nbranch <= 1 && !(s->nbranch && s->output); }
+
+static int norms(const Ast *e) {
+    int n = ag_op_has(e->op, 'K') && ag_op[e->op].arity > 0;
+    for (int i = 0; i < ag_op[e->op].arity; i++) n += norms(e->arg[i]);
+    for (int i = 0; i < e->nsub; i++) n += norms(e->sub[i]);
+    return n;
+}
+int ag_norms(const Spec *s) { return s->norms + (s->output ? norms(s->output) : 0); }
+
 int64_t ag_input_extent(const Spec *spec, int input, int dim, const int64_t size[SZ_COUNT]) {
     static const Size of_axis[AX_COUNT] = {[AX_B] = SZ_B, [AX_H] = SZ_HQ, [AX_G] = SZ_HKV, [AX_Q] = SZ_SQ, [AX_K] = SZ_SK, [AX_D] = SZ_D};
     const Input *x = &spec->input[input];

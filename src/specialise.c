@@ -424,12 +424,12 @@ void ag_specialise(Fn *fn) {
                     .slot = -1,
                     .j = ag_kval(k, k->key_loop)};
     find_copies(&s);
-    if (!s.query.copy) { /* nothing reads the product */
+    if (!s.query.copy || !s.ring[0].copy) { /* nothing reads the product */
         ag_unsupported(k->d, k->spec->score ? k->spec->score->span : k->spec->span,
                        "a score that does not depend on 's' has no kernel with mma.family wgmma; give a schedule of mma_sync, or the target sm_90");
         return;
     }
-    assert(s.ring[0].copy && s.ring[1].copy);
+    assert(s.ring[1].copy);
     make_roles(&s);
     make_ring(&s, &s.query, F_Q_STAGES, s.persistent);
     make_ring(&s, &s.ring[0], F_K_STAGES, true);

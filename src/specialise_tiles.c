@@ -413,12 +413,19 @@ static void walk_tiles(Specialise *s, Block *to, const Outline *o, const Parts *
     ag_spz_set(s, in, w.tile, next);
 }
 
+/* Is anything relative to a maximum?  Else no weight has to be guessed. */
+static bool has_maximum(const Kernel *k) {
+    for (int i = 0; i < k->nval; i++)
+        if (k->val[i].reference >= 0) return true;
+    return false;
+}
+
 void ag_spz_math(Specialise *s) {
     Outline o = outline(s);
     Parts p = ag_spz_take_apart(s, &o.first->body); /* the first loop's steps have the guard */
     if (s->speculate) {
         ag_spz_find_reference(s, &p);
-        if (s->ref < 0) {
+        if (s->ref < 0 && has_maximum(s->k)) {
             ag_unsupported(s->k->d, s->sched->f[F_SOFTMAX].span,
                            "numerics.softmax speculative does not know the form that this spec's softmax takes: write exact");
             ag_stop(s->k->d);

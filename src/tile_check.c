@@ -25,7 +25,9 @@ static bool is_in(const Check *c, int v, Space s) { return val(c, v) && val(c, v
 typedef enum Reach { UNIFORM, PER_ROW, PER_ELEMENT } Reach;
 
 /* Is its expression about elements of a tensor, by row and channel? */
-static bool is_by_channel(TileOp op) { return op == TI_EACH || op == TI_MERGE || op == TI_OUTPUT || op == TI_ROW_MAP || op == TI_ROW_ROTATE; }
+static bool is_by_channel(TileOp op) {
+    return op == TI_EACH || op == TI_MERGE || op == TI_OUTPUT || op == TI_OUTPUT_SUM || op == TI_ROW_MAP || op == TI_ROW_ROTATE;
+}
 
 /* An element of a tensor. */
 static void check_element(const Check *c, const Node *n) {
@@ -48,7 +50,7 @@ static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int
         check_element(c, n);
         return;
     }
-    bool own = (c->ins->op == TI_MERGE || c->ins->op == TI_OUTPUT || c->ins->op == TI_ROW_MAP) && reach == PER_ROW;
+    bool own = (c->ins->op == TI_MERGE || c->ins->op == TI_OUTPUT || c->ins->op == TI_OUTPUT_SUM || c->ins->op == TI_ROW_MAP) && reach == PER_ROW;
     require(c, n->op != OP_BRANCH || own, "the branch of a kernel is read where it has no value");
     require(c, (n->op != OP_FIRST && n->op != OP_QUERY) || c->k->entries, "inverted lists are read that the kernel does not have");
     require(c, n->op != OP_LISTED || c->list, "a block list is read before it is opened");
@@ -359,16 +361,20 @@ static void check_rows(Check *c, const Ins *i) {
 
 static void check_output(const Check *c, const Ins *i) {
     for (int e = 1; e < 5; e++) check_uniform(c, i->e[e], T_INT);
-    const Val *d = val(c, i->dst);
+    int fragment = i->op == TI_OUTPUT ? i->dst : i->a;
+    const Val *d = val(c, fragment), *row = val(c, i->dst);
     const KernelTensor *t = i->n >= 0 && i->n < TEN_COUNT ? &c->k->tensor[i->n] : NULL;
     bool ok = t && t->output && t->used && t->rank == 4;
     require(c, ok, "its rows are those of no output tensor");
-    require(c, d && d->space == SPACE_FRAG && d->layout == LAYOUT_ACC && d->type == DT_F32 && c->written[i->dst], "the accumulator was not written");
+    require(c, d && d->space == SPACE_FRAG && d->layout == LAYOUT_ACC && d->type == DT_F32 && c->written[fragment],
+            "the accumulator was not written");
+    require(c, i->op == TI_OUTPUT || (row && d && row->space == SPACE_ROW && row->rows == d->rows && !row->partial),
+            "its sum is no row of the fragment");
     require(c, !ok || !d || d->cols >= t->cols, "the fragment is narrower than the tensor");
-    require(c, c->k->nrole == 1 && c->k->kind == KERNEL_ATTEND, "it takes a kernel of one role whose rows are queries");
+    require(c, c->k->kind == KERNEL_ATTEND, "it takes a kernel whose rows are queries");
     require(c, i->e[0] && c->k->nodes.n[i->e[0]].type == T_FLOAT, "the expression is no float");
-    check_expr(c, i->e[0], PER_ROW, 0, 0, -1);
-    require(c, ag_expr_uses(c->k, i->e[0], OP_BRANCH, 0), "the expression does not read the fragment");
+    check_expr(c, i->e[0], PER_ROW, d ? d->rows : 0, 0, -1);
+    require(c, i->op != TI_OUTPUT || ag_expr_uses(c->k, i->e[0], OP_BRANCH, 0), "the expression does not read the fragment");
 }
 
 /* ---- selections */
@@ -590,7 +596,8 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_ROW_MAP:
     case TI_ROW_APPEND:
     case TI_ROW_ROTATE: fail(c, "a step stands outside of rows"); break;
-    case TI_OUTPUT: check_output(c, i); break;
+    case TI_OUTPUT:
+    case TI_OUTPUT_SUM: check_output(c, i); break;
     case TI_STORE:
     case TI_STORE_ROW: check_store(c, i); break;
     case TI_LOAD_ROW:

@@ -171,6 +171,13 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, " below ", i->e + 4, 1, " = ");
         put_exprs(d, "", i->e, 1, "");
         break;
+    case TI_OUTPUT_SUM:
+        ag_put(d->out, " %s of %s as %s", name(d, i->dst), name(d, i->a), k->tensor[i->n].name);
+        put_exprs(d, "[", i->e + 2, 2, ", ");
+        put_exprs(d, "rows ", i->e + 1, 1, " ..]");
+        put_exprs(d, " below ", i->e + 4, 1, " = sum over d: ");
+        put_exprs(d, "", i->e, 1, "");
+        break;
     case TI_EACH:
         ag_put(d->out, " %s", k->tensor[i->n].name);
         put_exprs(d, "[", i->e + 2, 2, ", ");

@@ -162,7 +162,8 @@ void ag_tiler_guard(Tiler *t) {
         seen.hi = ag_node_op(&t->k->nodes, OP_SELECT, ag_tiler_listed(t), seen.hi, num(t, 0), (Span){0});
     guard = op2(t, OP_LT, key, seen.hi);
     if (seen.lo) guard = op2(t, OP_AND, op2(t, OP_GE, key, seen.lo), guard);
-    t->k->guard = rest ? op2(t, OP_AND, rest, guard) : guard;
+    if (rest) guard = op2(t, OP_AND, rest, guard);
+    t->k->guard = ag_node_rebuild(&t->k->nodes, &t->k->nodes, guard, NULL, NULL); /* folded, so that it stays the same node where steps are rebuilt */
 }
 
 void ag_tiler_flag(Tiler *t, Block *step, Ref first_key) {

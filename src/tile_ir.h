@@ -98,8 +98,9 @@ typedef enum TileOp {
                  With e[5] tensor n = e[5] at each element, as in TI_EACH, where BRANCH is the merged value */
     TI_OUTPUT, /* fragment dst, which holds the rows that stand for tensor n [batch e[2], head e[3]] rows e[1].. (those < e[4]; with Kernel.pack heads from e[3] on),
                   = e[0] at each element of those.  In e[0]: BRANCH = the element as it was; AXIS q = off + row; with pack above 1 AXIS h = the row's head;
-                  AXIS d = column; LOAD as in TI_EACH.  Other elements of dst are undefined then.  All that an element of tensor n is computed from is read before
+                  AXIS d = column; LOAD as in TI_EACH; VAL of a row the row's value.  Other elements of dst are undefined then.  All that an element of tensor n is computed from is read before
                   a TI_STORE writes it */
+    TI_OUTPUT_SUM, /* row dst = sum over the tensor's channels of what TI_OUTPUT would make of fragment a, which stays as it is.  In rows not in use it is undefined */
     TI_EACH, /* tensor n [batch e[2], head e[3]] rows e[1].. (as above) = e[0] at each element, rounded to its type.  In e[0]: AXIS q = off + row (a position),
                     AXIS d = channel; LOAD = an element of any tensor, 0 past its ends.  All that an element is computed from is read before it is written */
     TI_ROWS, /* tensor n [batch e[2], head e[3]] rows e[0].. (as above) = those rows of tensor a, changed in fp32 by the steps of its body one after

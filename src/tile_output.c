@@ -119,8 +119,31 @@ static Ref lower_leaf(Lower *x, const Ast *e) {
     return x->let[e->index];
 }
 
+static Ref op(Lower *x, Op o, Ref a, Ref b) { return ag_fold_node(x->p, (Node){.op = o, .arg = {a, b}}); }
+
+/* The mean of an expression over the channels. */
+static Ref mean(Lower *x, Ref body) {
+    return op(x, OP_MUL, ag_kval(x->at->k, x->at->row_sum(x->at->payload, body)), ag_node_float(x->p, 1.0 / x->at->spec->Dv));
+}
+
+/* y / sqrt(mean of y^2 + eps) over the channels of a row, and 0 where that root is 0; y = x, or x less its mean. */
+static Ref lower_norm(Lower *x, const Ast *e) {
+    Ref y = lower(x, e->arg[0]), eps = lower(x, e->arg[1]);
+    if (!x->at->row_sum) {
+        ag_unsupported(x->at->k->d, e->span, "'%s' is computed in the kernel of the last branch, which has no room for all that this output reads",
+                       ag_op[e->op].spelling);
+        return y;
+    }
+    if (e->op == OP_LAYER_NORM) y = op(x, OP_SUB, y, mean(x, y));
+    Ref square = op(x, OP_ADD, mean(x, op(x, OP_MUL, y, y)), eps), zero = ag_node_float(x->p, 0);
+    Ref some = op(x, OP_NE, square, zero);
+    Ref inverse = ag_fold_node(x->p, (Node){.op = OP_SELECT, .arg = {some, op(x, OP_RSQRT, square, 0), zero}, .span = e->span});
+    return op(x, OP_MUL, y, inverse);
+}
+
 static Ref lower(Lower *x, const Ast *e) {
     if (ag_op_has(e->op, 'L')) return lower_leaf(x, e);
+    if (ag_op_has(e->op, 'K')) return lower_norm(x, e);
     Node n = {.op = e->op, .span = e->span};
     for (int i = 0; i < ag_op[e->op].arity; i++) n.arg[i] = lower(x, e->arg[i]);
     return ag_fold_node(x->p, n);

@@ -33,6 +33,7 @@ typedef struct Tiler {
     const Spec *program;                  /* the whole spec, whose branch number `branch` this is */
     int branch;
     bool fused;       /* what is stored is the program's output */
+    bool no_lse;      /* the LSE is not put out */
     bool coarse_tanh; /* expressions get OP_TANHA for OP_TANH */
     Ref share;        /* gather: Math node of a row, by which weights are multiplied before they are rounded; 0 */
     Ref one;          /* Math node 1.0 */

@@ -30,10 +30,10 @@ static const struct {
     Op op;
     int fp32, exp;
 } op_cost[] = {
-    {OP_NEG, 0, 0},   {OP_ABS, 0, 0},     {OP_NOT, 0, 0},     {OP_EXP, 1, 1},      {OP_EXP2, 0, 1}, {OP_LOG, 1, 1},     {OP_LOG2, 0, 1},
-    {OP_TANH, 4, 2},  {OP_TANHA, 0, 1},   {OP_SIGMOID, 3, 2}, {OP_SOFTPLUS, 5, 2}, {OP_SQRT, 2, 1}, {OP_RSQRT, 0, 1},   {OP_DIV, 1, 1},
-    {OP_POW, 10, 2},  {OP_SIN, 20, 0},    {OP_COS, 20, 0},    {OP_FLOORDIV, 8, 1}, {OP_MOD, 8, 1},  {OP_CEILDIV, 8, 1}, {OP_CLAMP, 2, 0},
-    {OP_FLOOR, 2, 0}, {OP_TOFLOAT, 2, 0}, {OP_FINITE, 2, 0},  {OP_SEEN, 2, 0},
+    {OP_NEG, 0, 0},   {OP_ABS, 0, 0},   {OP_NOT, 0, 0},     {OP_EXP, 1, 1},      {OP_EXP2, 0, 1},     {OP_LOG, 1, 1},  {OP_LOG2, 0, 1},
+    {OP_TANH, 4, 2},  {OP_TANHA, 0, 1}, {OP_SIGMOID, 3, 2}, {OP_SIGMOID2, 2, 2}, {OP_SOFTPLUS, 5, 2}, {OP_SQRT, 2, 1}, {OP_RSQRT, 0, 1},
+    {OP_DIV, 1, 1},   {OP_POW, 10, 2},  {OP_SIN, 20, 0},    {OP_COS, 20, 0},     {OP_FLOORDIV, 8, 1}, {OP_MOD, 8, 1},  {OP_CEILDIV, 8, 1},
+    {OP_CLAMP, 2, 0}, {OP_FLOOR, 2, 0}, {OP_TOFLOAT, 2, 0}, {OP_FINITE, 2, 0},   {OP_SEEN, 2, 0},
 };
 enum { LANES = 4 /* that hold each row, in a quad */, LANE_BYTES = 4 };
 

@@ -42,9 +42,13 @@ LEAF float finite_or_zero(float x) { return x == NEG_INF ? 0.f : x; }
 // x, but NaN where x is minus infinity: a reference that no speculation on a row without keys survives.
 LEAF float seen_or_nan(float x) { return x == NEG_INF ? __int_as_float(0x7fffffff) : x; }
 
-//@ leaf sigmoid needs LEAF
+//@ leaf sigmoid_exp2 needs LEAF exp2_approx
+// 1 / (1 + 2^-x): two special-function instructions and no branch.
+LEAF float sigmoid_exp2(float x) { return __fdividef(1.f, 1.f + exp2_approx(-x)); }
+
+//@ leaf sigmoid needs LEAF sigmoid_exp2
 // 1 / (1 + e^-x).
-LEAF float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
+LEAF float sigmoid(float x) { return sigmoid_exp2(x * 1.44269504f); }
 
 //@ leaf softplus needs LEAF
 // log(1 + e^x), without overflow.

@@ -157,7 +157,7 @@ static void compile_spec(attngen_context *ctx, const char *spec) {
     for (int d = 0; d < NBETWEEN && !no_nvrtc; d++) compile_one(ctx, spec, NULL, between[d], ATTNGEN_BF16, 0);
 }
 
-/* A program has many kernels, and those that other specs have are compiled with them: under the default, groups for both orders of its listed blocks. */
+/* A program with block lists has many kernels, and those that other specs have are compiled with them: under the default, groups for both orders of its listed blocks. */
 static void compile_program(attngen_context *ctx, const char *spec) {
     static const int group[] = {1, 6, 16};
     int all = strcmp(spec, "nsa") == 0;
@@ -171,10 +171,10 @@ static void compile_program(attngen_context *ctx, const char *spec) {
         compile_with(ctx, spec, NULL, 128, ATTNGEN_BF16, by_block[g], 128);
 }
 
-static int has_branches(const char *spec) {
+static int has_lists(const char *spec) {
     attngen_source s;
     attngen_shipped_spec(&s, spec);
-    return strstr(s.text, "\nbranches:") != NULL;
+    return strstr(s.text, "blocks:") != NULL;
 }
 
 int main(int argc, char **argv) {
@@ -189,7 +189,7 @@ int main(int argc, char **argv) {
             int wanted = argc < 2;
             all_of_it = argc >= 2, turn = (int)i;
             for (int j = 1; j < argc; j++) wanted |= strcmp(argv[j], spec) == 0;
-            if (wanted) (has_branches(spec) ? compile_program : compile_spec)(ctx, spec);
+            if (wanted) (has_lists(spec) ? compile_program : compile_spec)(ctx, spec);
         }
         attngen_destroy(ctx);
     }

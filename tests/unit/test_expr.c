@@ -277,7 +277,7 @@ static Ast *make(Maker *m, Type type, int size, bool promoted) {
     if (size <= 1) return make_leaf(m, type);
     Op op;
     do op = (Op)random_below(OP_COUNT);
-    while (!gives(op, type) || !*ag_op[op].spelling);
+    while (!gives(op, type) || !*ag_op[op].spelling || ag_op_has(op, 'K'));
     Ast *e = new_node(m, op, type);
     OpRule rule = ag_op[op].rule;
     Type child = rule == RULE_FLT                         ? T_FLOAT

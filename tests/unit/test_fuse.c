@@ -129,7 +129,7 @@ static void test_lists_of_four(void **state) {
 static void test_forms(void **state) {
     (void)state;
     must_pass(TWO_LISTS "x + 0.5 * y\n", 32, ATTNGEN_BF16, 16, MERGED);
-    must_pass("attention: t\nbranches: {x: {mask: k <= q}, y: {}}\noutput: x + y\n", 32, ATTNGEN_BF16, 2, APART);
+    must_pass("attention: t\nbranches: {x: {mask: k <= q}, y: {}}\noutput: x + y\n", 32, ATTNGEN_BF16, 2, BY_QUERY);
     const char *alone = "attention: t\ninputs: {list: {i32: [b, g, q, 5]}}\nlet: {z: 'q * 0.25'}\n"
                         "branches: {x: {blocks: list, block: 16, mask: k <= q}}\noutput: x + z\n";
     must_pass(alone, 32, ATTNGEN_BF16, 2, MERGED);
@@ -296,7 +296,7 @@ static void test_checks(void **state) {
         {16, no_fragment, "output: the accumulator was not written"},
         {16, no_output, "output: its rows are those of no output tensor"},
         {16, by_row, "output: an axis is read where it has no value"},
-        {16, other_kind, "output: it takes a kernel of one role whose rows are queries"},
+        {16, other_kind, "output: it takes a kernel whose rows are queries"},
         {16, in_a_map, "map: the branch of a kernel is read where it has no value"},
         {2, whole_number, "merge: the expression is no float"},
         {2, no_branch, "merge: the expression does not read what is merged"},
