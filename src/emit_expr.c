@@ -303,34 +303,10 @@ static bool is_part(Depth d, Depth root, Share what, int uses, bool load) {
     }
 }
 
-/* Is r the float of q - k (-1) or of k - q (1)?  0: neither. */
-static int distance_of(const Kernel *k, Ref r) {
-    const Node *n = &k->nodes.n[r], *d = &k->nodes.n[n->arg[0]], *a = &k->nodes.n[d->arg[0]], *b = &k->nodes.n[d->arg[1]];
-    if (n->op != OP_TOFLOAT || d->op != OP_SUB || a->op != OP_AXIS || b->op != OP_AXIS) return 0;
-    return a->index == AX_Q && b->index == AX_K ? -1 : a->index == AX_K && b->index == AX_Q;
-}
-
-/* The float of a distance is that of the lane's first key, converted once a row, and the column: exactly so to distances of 2^24.  A conversion takes as long as four
- * additions.  (Kernels without captured tensors: not done.) */
-static void share_distances(Emit *e, Ref r, const Names *names, const char **shared) {
-    const Kernel *k = e->k;
-    if (k->ntensor == TEN_COUNT) return;
-    const int *uses = count_uses(e, r, shared);
-    for (Ref i = 1; i <= r; i++) {
-        int way = uses[i] && !shared[i] ? distance_of(k, i) : 0;
-        if (!way) continue;
-        const char *first = ag_emit_constant(e, "const float ", ag_fmt(k->arena, "f%d", i).s, way < 0 ? "(float)(q - k0)" : "(float)(k0 - q)");
-        shared[i] = ag_fmt(k->arena, "(%s %c (float)(%s))", first, way < 0 ? '-' : '+', names->col).s;
-    }
-}
-
 void ag_emit_shared(Emit *e, Ref r, const Names *names, const char **shared, Share what) {
     const Kernel *k = e->k;
     const Depth *d = depths(k, r);
-    if (what == SHARE_ROW && d[r] & DEPTH_COLUMN) {
-        share_key_comparisons(e, r, names, shared, d, DEPTH_ROW);
-        share_distances(e, r, names, shared);
-    }
+    if (what == SHARE_ROW && d[r] & DEPTH_COLUMN) share_key_comparisons(e, r, names, shared, d, DEPTH_ROW);
     const int *uses = count_uses(e, r, shared);
     for (Ref i = 1; i < r; i++) {
         const Node *n = &k->nodes.n[i];

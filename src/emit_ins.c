@@ -491,7 +491,7 @@ static void map_fetched(Emit *e, const Ins *i) {
     e->indent++;
     row_constants(e, i, &n, shared);
     const Base *b = &e->base[i->e[0]];
-    ag_emit_line(e, "fetch_pairs(%s[mi], r, %s, args.s%d_%s, %s);", v->name.s, b->at, load->nsub - 1, e->k->tensor[load->index].name, b->limit);
+    ag_emit_line(e, "fetch_pairs(%s[mi], r, %s, args.s%d_%s, %s, k0);", v->name.s, b->at, load->nsub - 1, e->k->tensor[load->index].name, b->limit);
     e->indent--;
     ag_emit_line(e, "}");
 }
