@@ -106,7 +106,30 @@ static void test_fetched(void **state) {
         }
 }
 
+/* A lane of a 64 x 16 tile has 2 x 2 pairs of scores at 3 pairs of distances; one load stands for each. */
+static void test_distances(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int arrays;
+    } row[] = {{TABLE("clamp(k - q, -8, 8) + 8", "true"), 1},
+               {TABLE("(q - k) % 40", "k <= q"), 1},
+               {TABLE("(q - k + h) % 40", "k <= q"), 1},
+               {TABLE("(q + k) % 40", "true"), 0},
+               {TABLE("(q - k + floor(s)) % 40", "true"), 0}};
+    for (int i = 0; i < LEN(row); i++) {
+        Schedule s = small_wgmma(1);
+        Compilation *c = compile_schedule(row[i].spec, &s, "sm_90a", D16, NULL);
+        must_compile(c);
+        const char *at = strstr(c->cu.s, "[3][2]; // of the element in column"), *loop = at ? strstr(at, "for (int n = 0; n < 3; n++)") : NULL;
+        assert_int_equal(at != NULL, row[i].arrays);
+        assert_int_equal(loop && strstr(loop, "const int behind = qk + (1 - n) * 8 - e;") != NULL, row[i].arrays);
+        ag_compilation_free(c);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shared), cmocka_unit_test(test_speculative), cmocka_unit_test(test_fetched)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shared), cmocka_unit_test(test_speculative), cmocka_unit_test(test_fetched),
+                                       cmocka_unit_test(test_distances)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
