@@ -148,6 +148,12 @@ static const char *type_of(const Spec *spec, int tensor) {
     return ag_dtype_name[t];
 }
 
+/* Is dim k of the program's tensor a part of the batch? */
+static bool is_part(const Spec *spec, int tensor, int k) {
+    int input = tensor - ag_program_input(0);
+    return input >= 0 && input < spec->ninput && spec->input[input].dim[k].part;
+}
+
 int attngen_call_tensor(const attngen_call *call, size_t index, attngen_arg_info *info) {
     if (!call || !info) return 0;
     const ProgramMeta *m = &call->program->lowered->meta;
@@ -155,7 +161,8 @@ int attngen_call_tensor(const attngen_call *call, size_t index, attngen_arg_info
         const TensorMeta *t = &m->tensor[i];
         if (t->buffer || index--) continue;
         *info = (attngen_arg_info){t->name, type_of(call->program->lowered->fn.spec, i), t->rank, t->optional, t->output, {0}};
-        for (int k = 0; k < t->rank; k++) info->extent[k] = ag_tensor_extent(m, call->size, i, k);
+        for (int k = 0; k < t->rank; k++)
+            info->extent[k] = is_part(call->program->lowered->fn.spec, i, k) ? -1 : ag_tensor_extent(m, call->size, i, k);
         return 1;
     }
     return 0;

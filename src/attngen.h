@@ -173,7 +173,7 @@ ATTNGEN_API size_t attngen_workspace(const attngen_call *call);
 typedef struct attngen_arg_info {
     const char *name, *type; /* "f16" "bf16" "f32" "i32" "i64" "u8" "bool"; both live as long as the call */
     int rank, optional, output;
-    int64_t extent[4];
+    int64_t extent[4]; /* -1: a part of the batch, whose size is a scalar of the launch, or what those leave of B */
 } attngen_arg_info;
 /* Tensor `index` of those that the call takes: o and, as far as the spec reads them, q, k, v and its captured tensors; lse where there is one.  0: there are no more. */
 ATTNGEN_API int attngen_call_tensor(const attngen_call *call, size_t index, attngen_arg_info *info);

@@ -92,7 +92,7 @@ static void describe_program(Checker *k, const attngen_program *p) {
 
 static bool has_int_params(const Spec *spec) {
     for (int i = 0; i < spec->nparam; i++)
-        if (spec->param[i].type == T_INT && !spec->param[i].bound) return true;
+        if (spec->param[i].type == T_INT && !spec->param[i].bound && !spec->param[i].part) return true;
     return false;
 }
 
@@ -143,6 +143,7 @@ static attngen_status make_grid(Checker *k) {
     GridWants w = {.full = k->opt->full,
                    .group = k->open_group ? 0 : spec->group,
                    .int_params = has_int_params(spec),
+                   .parts = spec->nbatch > 1,
                    .any_dim = !given(k->opt, "D"),
                    .any_dtype = !given(k->opt, "dtype")};
     set_edges(&w, spec);

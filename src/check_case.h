@@ -40,6 +40,7 @@ typedef struct GridWants {
     bool full;
     int group;               /* Hq / Hkv pinned by the spec; 0: any */
     bool int_params;         /* it has int parameters that are bound at launch */
+    bool parts;              /* the batch has parts: an even one, of both */
     bool any_dim, any_dtype; /* D, dtype were not given */
     bool
         program; /* it has branches; then keys of a block, rows of a pooled block and their stride, and for how many keys a selection has to choose */

@@ -179,6 +179,7 @@ void ag_check_grid(CaseList *l, const GridWants *w) {
             add_all(l, w, per_dim, (int)(sizeof per_dim / sizeof *per_dim), head_dim[i]);
         if (w->full && !w->program) add_all(l, w, per_dim_full, (int)(sizeof per_dim_full / sizeof *per_dim_full), head_dim[i]);
     }
+    for (int i = 0; i < l->n && w->parts; i++) l->item[i].B *= 2;
 }
 
 const char *const ag_layout_name[LAY_COUNT] = {"plain", "tail", "bshd", "pitch", "step", "broadcast", "reversed", "odd"};

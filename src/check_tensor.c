@@ -204,8 +204,14 @@ static void set_scalars(HostCall *call, const Spec *spec, int64_t param) {
         const Param *p = &spec->param[i];
         const Scalar *v = &p->value;
         call->scalar[i] = v->type == T_FLOAT ? v->u.f : v->type == T_INT ? (double)v->u.i : v->u.b;
-        if (param && p->type == T_INT && !p->bound) call->scalar[i] = (double)param;
+        if (param && p->type == T_INT && !p->bound && !p->part) call->scalar[i] = (double)param;
     }
+}
+
+/* Sizes of the parts of the batch: the last one is half of B, so that with an even B both it and the first have several. */
+static void set_parts(HostCall *call, const Spec *spec, int64_t B) {
+    const Param *last = spec->nbatch > 1 ? &spec->param[spec->batch[spec->nbatch - 1].param] : NULL;
+    if (last && !last->bound) call->scalar[spec->batch[spec->nbatch - 1].param] = (double)(B > 1 && B % 2 == 0 ? B / 2 : 1);
 }
 
 static void set_sizes(HostCall *call, const Case *c, const Spec *spec) {
@@ -220,6 +226,7 @@ bool ag_check_data(CaseData *d, const Case *c, const Spec *spec, uint64_t seed) 
     memset(d, 0, sizeof *d);
     set_sizes(&d->call, c, spec);
     set_scalars(&d->call, spec, c->param);
+    set_parts(&d->call, spec, c->B);
     const int64_t *z = d->call.size;
     const int64_t dim[CASE_TENSORS][4] = {{z[SZ_B], z[SZ_HQ], z[SZ_SQ], spec->D},
                                           {z[SZ_B], z[SZ_HKV], z[SZ_SK], spec->D},

@@ -213,7 +213,7 @@ static void put_axis(Buf *out, const Input *in, const int64_t *got, const int64_
     static const Size of_axis[AX_COUNT] = {[AX_B] = SZ_B, [AX_H] = SZ_HQ, [AX_G] = SZ_HKV, [AX_Q] = SZ_SQ, [AX_K] = SZ_SK, [AX_D] = SZ_D};
     int i = 0;
     while (i < in->rank && got[i] == want[i]) i++;
-    if (i == in->rank || in->dim[i].kind != DIM_AXIS || in->per > 1) return;
+    if (i == in->rank || in->dim[i].kind != DIM_AXIS || in->dim[i].part || in->per > 1) return;
     Axis axis = in->dim[i].axis;
     ag_put(out, ": dim %d is %s, and %s is %lld", i + 1, ag_axis_name[axis], ag_size_name[axis == AX_D && in->values ? SZ_DV : of_axis[axis]],
            (long long)want[i]);
@@ -251,6 +251,20 @@ static bool convert_element(const HostTensor *to, const Npy *a, const int64_t *a
     return to->type == DT_BOOL || (to->type == DT_U8 ? x >= 0 && x <= UINT8_MAX : x >= INT32_MIN && x <= INT32_MAX);
 }
 
+/* Elements of dim k of input i. */
+static int64_t extent_of(const Run *r, const attngen_call *call, int i, int k) {
+    const Spec *spec = call->program->lowered->fn.spec;
+    const Dim *d = &spec->input[i].dim[k];
+    double scalar[HOST_SCALARS];
+    if (!d->part) return ag_input_extent(spec, i, k, call->size);
+    for (int j = 0; j < spec->nparam; j++) {
+        scalar[j] = spec->param[j].type == T_INT ? (double)spec->param[j].value.u.i : 1;
+        for (size_t n = 0; n < r->nset; n++)
+            if (ag_str_is(spec->param[j].name, r->set[n].name) && r->set[n].scalar >= 1) scalar[j] = r->set[n].scalar;
+    }
+    return ag_part_extent(spec, d->part, call->size[SZ_B], scalar);
+}
+
 /* Input i of the program's spec into its type. */
 static int make_captured(Run *r, const attngen_call *call, int i) {
     const Spec *spec = call->program->lowered->fn.spec;
@@ -260,7 +274,7 @@ static int make_captured(Run *r, const attngen_call *call, int i) {
     HostTensor to = {.type = x->storage ? spec->dtype : x->type};
     int64_t dim[4] = {1, 1, 1, 1}, step = 1;
     if (!c->path) return cli_error(EXIT_USAGE, "--in %s=FILE is missing", name);
-    for (int k = 0; k < x->rank; k++) dim[k] = ag_input_extent(spec, i, k, call->size);
+    for (int k = 0; k < x->rank; k++) dim[k] = extent_of(r, call, i, k);
     int code = check_captured(c, x, name, to.type, dim);
     if (code) return code;
     for (int k = x->rank - 1; k >= 0; step *= dim[k], k--) to.stride[k] = step;

@@ -25,7 +25,9 @@ Ast *ag_expr_type(Diag *d, const Spec *spec, Ast *e, ExprUse *use);
 typedef enum RefusedAs { REFUSED_NORMALIZER, REFUSED_FUNCTION, REFUSED_SUBSCRIPT } RefusedAs;
 const char *ag_refused(RefusedAs as, Str name); /* the reason; NULL: nothing is known of it */
 
-bool ag_expr_is_reserved(Str name);         /* an axis, size, function or keyword of the language */
-Op ag_expr_function(Str name);              /* OP_COUNT if there is none */
-extern const char *const ag_expr_keyword[]; /* NULL-terminated */
+int ag_spec_find_part(const Spec *s, Str name);                    /* spec_batch.c: index of a part of the batch; -1 */
+void ag_spec_resolve_part(Arena *a, const Spec *s, int i, Ast *e); /* spec_batch.c: makes the name e what it stands for */
+bool ag_expr_is_reserved(Str name);                                /* an axis, size, function or keyword of the language */
+Op ag_expr_function(Str name);                                     /* OP_COUNT if there is none */
+extern const char *const ag_expr_keyword[];                        /* NULL-terminated */
 #endif

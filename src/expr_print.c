@@ -78,6 +78,10 @@ static void print_operator(Buf *out, const Spec *spec, const Ast *e) {
 /* Prints e so that it can stand where operators of precedence `min` and tighter are taken. */
 static void print(Buf *out, const Spec *spec, const Ast *e, int min) {
     while (e->op == OP_TOFLOAT) e = e->arg[0];
+    if (e->part) {
+        ag_put(out, "%.*s", STRF(spec->batch[e->part - 1].name));
+        return;
+    }
     bool leaf = ag_op_has(e->op, 'L');
     int prec = e->op == OP_CONST ? constant_precedence(e->value) : leaf || ag_op[e->op].prec == 0 ? PREC_ATOM : ag_op[e->op].prec;
     if (prec < min) ag_put(out, "(");

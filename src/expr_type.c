@@ -96,8 +96,9 @@ static void unknown_name(Typing *t, const Ast *e) {
 static const char *as_indexed(const Typing *t, const Input *x) {
     Str text = ag_fmt(t->d->arena, "%.*s", STRF(x->name));
     for (int i = 0; i < x->rank; i++) {
-        bool axis = x->dim[i].kind == DIM_AXIS;
-        text = ag_fmt(t->d->arena, "%s%s%s", text.s, i ? ", " : "[", axis ? ag_axis_name[x->dim[i].axis] : "0");
+        const Dim *d = &x->dim[i];
+        Str name = d->part ? t->spec->batch[d->part - 1].name : ag_str(d->kind == DIM_AXIS ? ag_axis_name[d->axis] : "0");
+        text = ag_fmt(t->d->arena, "%s%s%.*s", text.s, i ? ", " : "[", STRF(name));
     }
     return ag_fmt(t->d->arena, "%s%s", text.s, x->rank ? "]" : "").s;
 }
@@ -195,6 +196,10 @@ static bool resolve(Typing *t, Ast *e) {
         e->op = OP_SIZE, e->index = i, e->type = T_INT;
         return true;
     }
+    if ((i = ag_spec_find_part(s, name)) >= 0) {
+        ag_spec_resolve_part(t->d->arena, s, i, e);
+        return true;
+    }
     if ((i = find_param(s, name)) >= 0) {
         e->op = OP_PARAM, e->index = i, e->type = s->param[i].type;
         return true;
@@ -247,6 +252,12 @@ static bool subscript_fits(Typing *t, const Input *x, int i, const Ast *sub, con
     if (sub->type == T_NONE) return false;
     if (sub->type != T_INT) {
         ag_error(t->d, sub->span, "a subscript is an int; this is %s%s", ag_type_name(sub->type), sub->type == T_FLOAT ? ", write floor(...)" : "");
+        return false;
+    }
+    if (dim->part && sub->part != dim->part) {
+        Str name = t->spec->batch[dim->part - 1].name;
+        ag_error(t->d, sub->span, "dim %d of '%.*s' is '%.*s', a part of the batch, and is read at '%.*s' alone", i + 1,
+                 STRF(ag_clip(t->d->arena, x->name)), STRF(name), STRF(name));
         return false;
     }
     if (k->constant.type == T_NONE || dim->kind != DIM_CONST || dim->n.n == 1 || (at >= 0 && at < dim->n.n)) return true;

@@ -43,6 +43,7 @@ struct Ast {
     int index;    /* AXIS: Axis, SIZE: Size, PARAM, LET, LOAD, BRANCH: index in spec->param, ->let, ->input, ->branch */
     Str name;     /* before typing: an unresolved name, called function or indexed input */
     Ast *arg[3];
+    int part;  /* not 0: it is what the name of spec->batch[part - 1] stands for */
     Ast **sub; /* LOAD: nsub subscripts, one for each dim of the input, ints */
     int nsub;
 };
@@ -52,7 +53,8 @@ typedef struct Param {
     Type type;     /* T_INT or T_FLOAT (T_BOOL allowed) */
     Scalar value;  /* default, or what was bound at compile time */
     bool bound;    /* bound at compile time: a constant */
-    bool positive; /* known > 0 and checked at launch: only `scale` */
+    bool positive; /* known > 0 and checked at launch: `scale`, and sizes of parts of the batch */
+    bool part;     /* the size of a part of the batch */
     Span span;
 } Param;
 
@@ -86,6 +88,7 @@ typedef enum DimKind { DIM_AXIS, DIM_CONST } DimKind;
 typedef struct Dim {
     DimKind kind;
     Axis axis; /* DIM_AXIS: as many elements as the axis has, see ag_input_extent */
+    int part;  /* not 0: spec->batch[part - 1], a part of axis b, whose name alone can be its subscript; no more than B elements */
     Fixed n;   /* DIM_CONST: elements; one that has 1 is read at 0 whatever the subscript */
 } Dim;
 
@@ -176,8 +179,17 @@ typedef struct Prologue {
 /* What O is, of x(k), the scores of the visible keys:  SOFTMAX  sum exp(x) V / (sum exp(x) + plus)   SUM  sum x V / (sum x + eps)   NONE  sum x V */
 typedef enum Normalize { NORMALIZE_SOFTMAX, NORMALIZE_SUM, NORMALIZE_NONE } Normalize;
 
+/* A part of the batch: b counts all parts, the last one fastest. */
+typedef struct BatchPart {
+    Str name;
+    int param; /* its size, an int parameter of the same name; 0: the first part, whose size is what B leaves */
+} BatchPart;
+enum { SPEC_MAX_BATCH = 4 };
+
 typedef struct Spec {
     Str name, doc;
+    BatchPart batch[SPEC_MAX_BATCH];
+    int nbatch;   /* 0: b has no parts */
     Param *param; /* [0] is `scale`: float, positive; its default 1/sqrt(D) unless the spec gives a number */
     int nparam;
     bool scale_given;
@@ -234,6 +246,8 @@ bool ag_scores_positions(const Spec *spec); /* does its score read q or k? */
 bool ag_scores_captured(const Spec *spec);  /* does a score or mask, of a branch too, read captured tensors? */
 bool ag_has_lse(const Spec *spec);          /* is there one LSE: of one softmax, and of what is put out? */
 int ag_norms(const Spec *spec);             /* how many norms over channels its output has */
+int64_t ag_part_extent(const Spec *spec, int part, int64_t B,
+                       const double *scalar); /* elements of a dim that is a part of the batch; scalars of the launch */
 int64_t ag_input_extent(const Spec *spec, int input, int dim, const int64_t size[SZ_COUNT]); /* elements of one dim */
 int ag_source_cols(const Spec *spec, SpecRef keys_or_values);                                /* D or Dv */
 int64_t ag_pool_count(const Derive *pool, int64_t Sk);                                       /* pooled rows */

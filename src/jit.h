@@ -59,7 +59,8 @@ typedef struct TensorMeta {
 typedef struct ScalarMeta {
     char name[META_NAME];
     uint8_t is_int, positive, bound; /* bound: its value is in the code */
-    uint8_t pad[5];
+    uint8_t part;                    /* the size of a part of the batch: B is a multiple of the product of them all */
+    uint8_t pad[4];
     double deflt;
 } ScalarMeta;
 /* How a kernel moves a tensor by TMA, in panels of 64 channels with 128-byte swizzle; elements past the extents read as 0.  panels 0: one at a time, map

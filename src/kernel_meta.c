@@ -211,6 +211,7 @@ static void set_scalars(ProgramMeta *out, const Spec *spec) {
         set_name(m->name, p->name);
         m->is_int = p->type == T_INT;
         m->positive = p->positive;
+        m->part = p->part;
         m->bound = p->bound;
         m->deflt = p->type == T_FLOAT ? p->value.u.f : (double)p->value.u.i;
     }

@@ -361,12 +361,28 @@ static bool is_worth_a_note(const BoundArgs *b, int i) {
 
 bool ag_has_channels(const TensorMeta *t) { return t->rank == 4 && !t->buffer && (t->dim[3] == SZ_D || t->dim[3] == SZ_DV); }
 
+/* Whether the parts of the batch make it up. */
+static attngen_status check_parts(const BoundArgs *b, Err *e) {
+    int64_t rest = b->size[SZ_B];
+    for (uint32_t i = 0; i < b->meta->nscalar; i++) {
+        const ScalarMeta *s = &b->meta->scalar[i];
+        int64_t n = (int64_t)b->scalar[i];
+        if (!s->part) continue;
+        if (n < 1 || rest % n)
+            return ag_err(e, ATTNGEN_E_INVALID_ARG, "%s is %lld: B = %lld is no multiple of the sizes of its parts", s->name, LL(n),
+                          LL(b->size[SZ_B]));
+        rest /= n;
+    }
+    return ATTNGEN_OK;
+}
+
 attngen_status ag_args_bind(BoundArgs *b, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e) {
     memset(b, 0, sizeof *b);
     b->meta = m;
     set_sizes(b->size, m, sizes);
     for (uint32_t i = 0; i < m->nscalar; i++) b->scalar[i] = m->scalar[i].deflt;
     attngen_status s = set_args(b, args, nargs, e);
+    if (s == ATTNGEN_OK) s = check_parts(b, e);
     lay_out_buffers(b);
     for (int i = 0; s == ATTNGEN_OK && i < (int)m->ntensor; i++) {
         int dim;

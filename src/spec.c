@@ -41,6 +41,7 @@ static const char *const cxx_keyword[] = {
 /* What the spec has under this name already, in words; NULL if nothing. */
 static const char *taken(const Reader *r, Str name) {
     const Spec *s = r->spec;
+    if (ag_spec_find_part(s, name) >= 0) return "a part of the batch";
     for (int i = 1; i < s->nparam; i++)
         if (ag_str_eq(s->param[i].name, name)) return "a parameter";
     if (ag_spec_find_input(s, name) >= 0) return "an input";
@@ -99,6 +100,7 @@ static int int_param(Reader *r, const Doc *x, const char *what) {
     int n = 0;
     for (int i = 1; i < s->nparam; i++) {
         const Param *p = &s->param[i];
+        if (p->part) continue;
         if (!ag_str_eq(p->name, x->text)) {
             if (p->type == T_INT) names[n++] = ag_str_copy(r->d->arena, p->name).s;
             continue;
@@ -333,6 +335,7 @@ static const struct {
     {"attention", read_attention, false},
     {"doc", read_doc, false},
     {"params", read_params, false},
+    {"batch", ag_spec_batch, false},
     {"heads", read_heads, false},
     {"scale", read_scale, false},
     {"inputs", ag_spec_inputs, true},

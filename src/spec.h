@@ -44,6 +44,9 @@ void ag_spec_derive_finish(Reader *r);                                     /* wh
 /* ---- spec_prologue.c */
 void ag_spec_prologue(Reader *r, const Doc *x);
 
+/* ---- spec_batch.c */
+void ag_spec_batch(Reader *r, const Doc *x);
+
 /* ---- spec_dot.c */
 void ag_spec_dots_finish(Reader *r);
 

@@ -10,13 +10,15 @@ enum { MAX_CHANNELS = 256, MOST_TERMS = 64 };
 
 /* ---- which tensors */
 
-static bool is_head(const Dim *d, Axis head) { return d->kind == DIM_CONST ? d->n.n == 1 : d->axis == head || d->axis == AX_G; }
+static bool is_head(const Dim *d, Axis head) {
+    return d->kind == DIM_CONST ? d->n.n == 1 : d->axis == head || d->axis == AX_G;
+} /* no part of the batch is one */
 
 /* [b, h, q, N] or, of keys, [b, g, k, N]. */
 static bool is_rows(const Input *x, bool of_k) {
     if (!x->storage || x->rank != 4 || x->dim[3].kind != DIM_CONST) return false;
     const Dim *b = &x->dim[0], *row = &x->dim[2];
-    bool batch = b->kind == DIM_CONST ? b->n.n == 1 : b->axis == AX_B;
+    bool batch = b->kind == DIM_CONST ? b->n.n == 1 : b->axis == AX_B && !b->part;
     return batch && is_head(&x->dim[1], of_k ? AX_G : AX_H) && row->kind == DIM_AXIS && row->axis == (of_k ? AX_K : AX_Q);
 }
 

@@ -13,7 +13,7 @@ int ag_spec_find_input(const Spec *s, Str name) {
 
 bool ag_spec_is_dims(const Input *x, const Axis *axis, int n) {
     for (int i = 0; i < n; i++)
-        if (i >= x->rank || x->dim[i].kind != DIM_AXIS || x->dim[i].axis != axis[i]) return false;
+        if (i >= x->rank || x->dim[i].kind != DIM_AXIS || x->dim[i].axis != axis[i] || x->dim[i].part) return false;
     return true;
 }
 
@@ -22,7 +22,9 @@ const char *ag_spec_type_text(const Reader *r, const Input *x) {
     for (int i = 0; i < x->rank; i++) {
         const Dim *d = &x->dim[i];
         const char *comma = i ? ", " : "";
-        if (d->kind == DIM_AXIS)
+        if (d->part)
+            text = ag_fmt(r->d->arena, "%s%s%.*s", text.s, comma, STRF(r->spec->batch[d->part - 1].name));
+        else if (d->kind == DIM_AXIS)
             text = ag_fmt(r->d->arena, "%s%s%s", text.s, comma, ag_axis_name[d->axis]);
         else
             text = ag_fmt(r->d->arena, "%s%s%d", text.s, comma, d->n.n);
@@ -45,12 +47,17 @@ static bool is_param(const Spec *s, Str name) {
     return false;
 }
 
-/* An axis, an int parameter or a literal. */
+/* An axis, a part of the batch, an int parameter or a literal. */
 static bool read_dim(Reader *r, const Doc *x, const char *what, Dim *out) {
     if (!ag_spec_scalar(r, x, what, "an axis or a number")) return false;
     for (int i = 0; i < AX_COUNT; i++) {
         if (!ag_str_is(x->text, ag_axis_name[i])) continue;
         *out = (Dim){.kind = DIM_AXIS, .axis = (Axis)i};
+        return true;
+    }
+    int part = ag_spec_find_part(r->spec, x->text);
+    if (part >= 0) {
+        *out = (Dim){.kind = DIM_AXIS, .axis = AX_B, .part = part + 1};
         return true;
     }
     static const char *const axes[] = {"b", "h", "g", "q", "k", "d", NULL};

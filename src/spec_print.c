@@ -63,7 +63,9 @@ static void print_inputs(Buf *out, const Spec *spec) {
         for (int j = 0; j < x->rank; j++) {
             const Dim *d = &x->dim[j];
             if (j) ag_put(out, ", ");
-            if (d->kind == DIM_AXIS)
+            if (d->part)
+                ag_put(out, "%.*s", STRF(spec->batch[d->part - 1].name));
+            else if (d->kind == DIM_AXIS)
                 ag_put(out, "%s", ag_axis_name[d->axis]);
             else if (d->n.param)
                 ag_put(out, "%.*s", STRF(spec->param[d->n.param].name));
@@ -187,12 +189,14 @@ void ag_spec_print(Buf *out, const Spec *spec) {
         ag_put(out, "doc: ");
         print_text(out, spec->doc);
     }
-    if (spec->nparam > 1) ag_put(out, "params:\n");
-    for (int i = 1; i < spec->nparam; i++) {
+    if (spec->nparam > 1 && !spec->param[1].part) ag_put(out, "params:\n"); /* parts stand behind them */
+    for (int i = 1; i < spec->nparam && !spec->param[i].part; i++) {
         ag_put(out, "  %.*s: {%s: ", STRF(spec->param[i].name), ag_type_name(spec->param[i].type));
         print_number(out, spec->param[i].value);
         ag_put(out, "}\n");
     }
+    for (int i = 0; i < spec->nbatch; i++)
+        ag_put(out, "%s%.*s%s", i ? ", " : "batch: [", STRF(spec->batch[i].name), i + 1 < spec->nbatch ? "" : "]\n");
     if (spec->group) ag_put(out, "heads: {group: %d}\n", spec->group);
     if (spec->scale_given || spec->param[0].bound) {
         ag_put(out, "scale: ");

@@ -74,7 +74,7 @@ static Ast *element(const Place *at, int input, Span span) {
     return e;
 }
 
-static bool is_axis(const Dim *d, Axis a) { return d->kind == DIM_AXIS && d->axis == a; }
+static bool is_axis(const Dim *d, Axis a) { return d->kind == DIM_AXIS && d->axis == a && !d->part; }
 static bool is_one(const Dim *d) { return d->kind == DIM_CONST && d->n.n == 1; }
 
 /* ---- steps */

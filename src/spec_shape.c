@@ -13,6 +13,12 @@ static int norms(const Ast *e) {
 }
 int ag_norms(const Spec *s) { return s->norms + (s->output ? norms(s->output) : 0); }
 
+int64_t ag_part_extent(const Spec *spec, int part, int64_t B, const double *scalar) {
+    if (part > 1) return (int64_t)scalar[spec->batch[part - 1].param];
+    for (int i = 1; i < spec->nbatch; i++) B /= (int64_t)scalar[spec->batch[i].param];
+    return B;
+}
+
 int64_t ag_input_extent(const Spec *spec, int input, int dim, const int64_t size[SZ_COUNT]) {
     static const Size of_axis[AX_COUNT] = {[AX_B] = SZ_B, [AX_H] = SZ_HQ, [AX_G] = SZ_HKV, [AX_Q] = SZ_SQ, [AX_K] = SZ_SK, [AX_D] = SZ_D};
     const Input *x = &spec->input[input];

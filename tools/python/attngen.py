@@ -247,7 +247,8 @@ class Program:
         import torch
 
         want, extent = getattr(torch, TYPES[info.type.decode()]), list(info.extent[: info.rank])
-        if x.dtype != want or list(x.shape) != extent or not x.is_cuda:
+        fits = x.dim() == len(extent) and all(e in (-1, n) for e, n in zip(extent, x.shape))  # -1: a part of the batch
+        if x.dtype != want or not fits or not x.is_cuda:
             raise ValueError(f"{name} must be a CUDA tensor {extent} of {want}, not {list(x.shape)} of {x.dtype} on {x.device}")
 
     def _bind(self, tensors, offset, scalars):
