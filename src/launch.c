@@ -411,14 +411,15 @@ static bool is_moved(const BoundArgs *b, int i) {
 /* The largest stride in a tensor map is below 2^40 bytes. */
 static int64_t most_stride(const TensorMeta *t) { return (((int64_t)1 << 40) - PIECE) / t->elem_bytes; }
 
-enum { MAPPED = -2, BAD_DATA = -1 };
+enum { BAD_ROW = -3, MAPPED = -2, BAD_DATA = -1 };
 
-/* Why no tensor map describes tensor i: BAD_DATA, or the dim whose stride is to blame; MAPPED if one does.  Extents need no check: they are below 2^32. */
+/* Why no tensor map describes tensor i: BAD_DATA, BAD_ROW (a store of a row that is no whole number of pieces writes past its end), or the dim whose stride is to blame; MAPPED if one does.  Extents need no check: they are below 2^32. */
 static int why_no_map(const BoundArgs *b, int i) {
     const TensorMeta *t = &b->meta->tensor[i];
     int last = t->rank - 1, per_piece = PIECE / t->elem_bytes;
     if (!is_moved(b, i)) return MAPPED;
     if ((uintptr_t)b->data[i] % PIECE) return BAD_DATA;
+    if (t->output && extent(b, t, last) % per_piece) return BAD_ROW;
     for (int dim = last; dim >= 0; dim--) {
         int64_t s = b->stride[i][dim];
         if (extent(b, t, dim) != 1 && (dim == last ? s != 1 : s <= 0 || s > most_stride(t) || s % per_piece != 0)) return dim;
@@ -491,6 +492,9 @@ static void explain_map(const BoundArgs *b, int i, char *out, size_t n) {
     if (dim == MAPPED) return;
     if (dim == BAD_DATA)
         snprintf(out, n, "%s: data is %d bytes past a multiple of %d, TMA takes 0", t->name, (int)((uintptr_t)b->data[i] % PIECE), PIECE);
+    else if (dim == BAD_ROW)
+        snprintf(out, n, "%s: extent of %c is %lld, TMA stores multiples of %d", t->name, letter(t, t->rank - 1), LL(extent(b, t, t->rank - 1)),
+                 per_piece);
     else if (dim == t->rank - 1)
         snprintf(out, n, "%s: stride of %c is %lld, TMA takes 1", t->name, letter(t, dim), LL(b->stride[i][dim]));
     else
