@@ -100,7 +100,7 @@ void ag_emit_output(Emit *e, const Ins *i);
 typedef struct RowLoop {
     const Ins *rows; /* the TI_ROWS */
     Ref value;
-    const char *to, *first, *at;
+    const char *to, *first, *at, *around; /* around: what stands before the loop over the channels */
     int n;
 } RowLoop;
 const char *ag_emit_row_loop(Emit *e, const RowLoop *l);

@@ -238,7 +238,7 @@ static void channels(Each *x, Ref root) {
     const char *loop = "UNROLL for (int e = 0; e < 8; e++)", *to = "y[e]";
     if (x->fragment) loop = ag_fmt(e->k->arena, "UNROLL for (int ni = 0; ni < %d; ni++) UNROLL for (int e = 0; e < 2; e++)", eights_at_once(x)).s;
     if (x->loop) {
-        loop = ag_fmt(e->k->arena, "UNROLL for (int e = 0; e < %d; e++)", x->loop->n).s;
+        loop = ag_fmt(e->k->arena, "%sUNROLL for (int e = 0; e < %d; e++)", x->loop->around ? x->loop->around : "", x->loop->n).s;
         to = x->loop->to;
     }
     e->out = &parts;

@@ -234,8 +234,8 @@ static void rotate(Sim *s, const Ins *i, const RowAt *at, float *x) {
     }
 }
 
-static void append(Sim *s, const Ins *i, int64_t row, float *x) {
-    int64_t b = ag_sim_int(s, i->e[0]), h = ag_sim_int(s, i->e[1]), n = s->each->extent[i->a][3];
+static void append(Sim *s, const Ins *i, const RowAt *at, int64_t row, float *x) {
+    int64_t b = ag_sim_int(s, i->e[0]), h = at_channel(s, i->e[1], at, 0, 0).u.i, n = s->each->extent[i->a][3];
     for (int64_t d = 0; d < n; d++) x[i->col + d] = (float)ag_host_get(given(s, i->a), b, h, row, d);
 }
 
@@ -254,19 +254,22 @@ static void step(Sim *s, const Ins *i, const RowAt *at, float *x) {
     }
 }
 
+static void change_row(Sim *s, const Ins *i, const Rows *r, int64_t h, int64_t row, float *x) {
+    RowAt at = {row + s->call->size[SZ_OFF], h, s->each->extent[i->a][3]};
+    for (int64_t d = 0; d < at.cols; d++) x[d] = (float)ag_host_get(given(s, i->a), r->b, h, row, d);
+    for (const Ins *b = i->body.first; b; b = b->next)
+        if (b->op == TI_ROW_APPEND)
+            append(s, b, &at, row, x);
+        else
+            step(s, b, &at, x);
+    for (int64_t d = 0; d < r->cols; d++) write(s, i, (int64_t[]){r->b, h, row, d}, x[d]);
+}
+
 static void change_rows(Sim *s, const Ins *i) {
     Rows r = rows_of(s, i, i->e[0]);
     float *x = NEWN(s->arena, float, (size_t)r.cols);
-    for (int64_t row = r.row0; row < r.end; row++) {
-        RowAt at = {row + s->call->size[SZ_OFF], r.h, s->each->extent[i->a][3]};
-        for (int64_t d = 0; d < at.cols; d++) x[d] = (float)ag_host_get(given(s, i->a), r.b, r.h, row, d);
-        for (const Ins *b = i->body.first; b; b = b->next)
-            if (b->op == TI_ROW_APPEND)
-                append(s, b, row, x);
-            else
-                step(s, b, &at, x);
-        for (int64_t d = 0; d < r.cols; d++) write(s, i, (int64_t[]){r.b, r.h, row, d}, x[d]);
-    }
+    for (int64_t h = r.h; h < r.h + s->k->pack && h < s->each->extent[i->n][1]; h++)
+        for (int64_t row = r.row0; row < r.end; row++) change_row(s, i, &r, h, row, x);
 }
 
 /* ---- outputs in a fragment */

@@ -26,7 +26,8 @@ typedef enum Reach { UNIFORM, PER_ROW, PER_ELEMENT } Reach;
 
 /* Is its expression about elements of a tensor, by row and channel? */
 static bool is_by_channel(TileOp op) {
-    return op == TI_EACH || op == TI_MERGE || op == TI_OUTPUT || op == TI_OUTPUT_SUM || op == TI_ROW_MAP || op == TI_ROW_ROTATE;
+    return op == TI_EACH || op == TI_MERGE || op == TI_OUTPUT || op == TI_OUTPUT_SUM || op == TI_ROW_MAP || op == TI_ROW_APPEND ||
+           op == TI_ROW_ROTATE;
 }
 
 /* An element of a tensor. */
@@ -318,7 +319,8 @@ static void check_append(const Check *c, const Ins *i, int64_t cols, const Kerne
     const KernelTensor *a = i->a >= 0 && i->a < c->k->ntensor ? &c->k->tensor[i->a] : NULL;
     require(c, a && a->used && a->rank == 4 && a->type <= DT_F32 && a->extent[2] == t->extent[2], "the channels are of no tensor with these rows");
     require(c, a && i->col >= cols && i->col + c->k->nodes.n[a->extent[3]].value.u.i <= t->cols, "the channels do not fit behind those of the row");
-    for (int e = 0; e < 2; e++) check_uniform(c, i->e[e], T_INT);
+    check_uniform(c, i->e[0], T_INT);
+    check_channel(c, i->e[1], T_INT);
 }
 
 /* Of rows of tensor t, of which the source has the first `cols` channels. */

@@ -66,17 +66,18 @@ static Builder begin(const Fn *fn, const char *suffix) {
     return x;
 }
 
-/* Which rows of tensor `out`, of `cols` channels, a block writes. */
+/* Which rows of tensor `out`, of `cols` channels, a block writes, and of which heads: Kernel.pack of them. */
 static void divide(Builder *x, int out, int cols, const char *head) {
     const KernelTensor *t = &x->k->tensor[out];
-    Ref block = ag_node_leaf(&x->k->nodes, OP_BLOCK, T_INT, 0, (Span){0}), heads = t->extent[1];
+    Ref block = ag_node_leaf(&x->k->nodes, OP_BLOCK, T_INT, 0, (Span){0}), pack = num(x, x->k->pack);
+    Ref heads = x->k->pack > 1 ? op(x, OP_CEILDIV, t->extent[1], pack) : t->extent[1];
     x->k->queries = THREADS / ((cols + EACH_CHANNELS - 1) / EACH_CHANNELS);
     Ref rows = num(x, x->k->queries), tiles = op(x, OP_CEILDIV, t->extent[2], rows);
     x->k->blocks = op(x, OP_MUL, op(x, OP_MUL, tiles, heads), t->extent[0]);
     int tiles_m = let(x, "tiles_m", tiles, "---- the rows of this block");
     Ref rest = op(x, OP_FLOORDIV, block, heads);
     int m = let(x, "m", op(x, OP_MOD, rest, val(x, tiles_m)), NULL);
-    x->h = let(x, head, op(x, OP_MOD, block, heads), NULL);
+    x->h = let(x, head, op(x, OP_MUL, op(x, OP_MOD, block, heads), pack), NULL);
     x->b = let(x, "b", op(x, OP_FLOORDIV, rest, val(x, tiles_m)), NULL);
     x->row0 = let(x, "row0", op(x, OP_MUL, val(x, m), rows), NULL);
 }
@@ -224,6 +225,9 @@ Kernel *ag_build_combine(const Fn *fn) {
 
 /* ---- rows of q and k by their prologue */
 
+/* Heads whose rows a thread has side by side: enough loads in flight, and angles, which are the same for all, computed once. */
+enum { ROW_HEADS = 4 };
+
 /* By which each pair turns from one position to the next, in 2^-64 of a circle: ints wrap around as angles do, so that an angle is as good at any position.
  * 48 bits of it, which no rounding of pow moves. */
 static const uint64_t *turns(Arena *a, const RowStep *s) {
@@ -290,13 +294,14 @@ Kernel *ag_build_rows(const Fn *fn, RowsOf rows) {
     t.cols = s->D + ag_dot_channels(s);
     t.extent[3] = num(&x, t.cols);
     int out = ag_kernel_tensor(x.k, t), col = s->D;
-    divide(&x, out, ag_row_lanes(t.cols) * EACH_CHANNELS, of_k ? "g" : "h");
-    Ref group = op(&x, OP_FLOORDIV, size(&x, SZ_HQ), size(&x, SZ_HKV));
-    x.g = of_k ? x.h : let(&x, "g", op(&x, OP_FLOORDIV, val(&x, x.h), group), "kv head");
+    x.k->pack = ROW_HEADS;
+    x.k->per_sm = 2;
+    divide(&x, out, ag_row_lanes(t.cols) * EACH_CHANNELS, of_k ? "g0" : "h0");
+    Ref group = op(&x, OP_FLOORDIV, size(&x, SZ_HQ), size(&x, SZ_HKV)), head = ag_node_leaf(&x.k->nodes, OP_AXIS, T_INT, AX_H, (Span){0});
     Ins *i = add(&x, TI_ROWS, out, s->prologue[of_k].n ? s->prologue[of_k].step[0].span : s->dot[0].span);
     i->a = of_k ? TEN_K : TEN_Q;
     i->e[0] = val(&x, x.row0);
-    OutputPlace at = {.k = x.k, .spec = s, .b = val(&x, x.b), .h = val(&x, x.h), .g = val(&x, x.g), .own = -1};
+    OutputPlace at = {.k = x.k, .spec = s, .b = val(&x, x.b), .h = head, .g = of_k ? head : op(&x, OP_FLOORDIV, head, group), .own = -1};
     for (int j = 0; j < s->prologue[of_k].n; j++) add_step(&x, i, &at, &s->prologue[of_k].step[j]);
     for (int j = 0; j < s->ndot; j++) col += append(&x, i, &at, of_k ? s->dot[j].y : s->dot[j].x, col, s->dot[j].span);
     return finish(&x);

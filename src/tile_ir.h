@@ -103,10 +103,10 @@ typedef enum TileOp {
     TI_OUTPUT_SUM, /* row dst = sum over the tensor's channels of what TI_OUTPUT would make of fragment a, which stays as it is.  In rows not in use it is undefined */
     TI_EACH, /* tensor n [batch e[2], head e[3]] rows e[1].. (as above) = e[0] at each element, rounded to its type.  In e[0]: AXIS q = off + row (a position),
                     AXIS d = channel; LOAD = an element of any tensor, 0 past its ends.  All that an element is computed from is read before it is written */
-    TI_ROWS, /* tensor n [batch e[2], head e[3]] rows e[0].. (as above) = those rows of tensor a, changed in fp32 by the steps of its body one after
+    TI_ROWS, /* tensor n [batch e[2], head e[3]] rows e[0].. (as above), of heads e[3] .. e[3] + Kernel.pack - 1 that there are, = those rows of tensor a, changed in fp32 by the steps of its body one after
                 the other, then rounded to the type of n.  Each row has ag_row_lanes(columns) neighbouring lanes of a warp.  Steps: */
     TI_ROW_NORM,   /* each channel / sqrt(mean of the squares of the row + e[0]) */
-    TI_ROW_MAP,    /* each channel = e[0] there; as in TI_EACH, and BRANCH = the channel as it was */
+    TI_ROW_MAP,    /* each channel = e[0] there; as in TI_EACH, and BRANCH = the channel as it was, AXIS h = the row's head of tensor n */
     TI_ROW_APPEND, /* channels col .. = those of tensor a [batch e[0], head e[1], the same row] */
     TI_ROW_ROTATE, /* the first 2 * col channels, in pairs (i, col + i), or with `trans` (2 i, 2 i + 1): (x, y) = (x c - y s, y c + x s).  c = e[0] and s = e[1], where AXIS d = i;
                       or, if e[2], those of the angle 2 pi turns[i] e[2] 2^-64, taken mod 2^64 */
@@ -264,7 +264,7 @@ typedef struct Kernel {
     int nbarrier;
     int threads, per_sm;
     int pack;         /* query heads per query in a tile: its row r is query first + r / pack, head first + r % pack; 1: one head's queries */
-    int queries;      /* in a tile; queries * pack rows are in use, those behind are not; KERNEL_EACH: rows that a block writes */
+    int queries;      /* in a tile; queries * pack rows are in use, those behind are not; KERNEL_EACH: rows that a block writes of a head */
     Rank rank;        /* KERNEL_SELECT */
     Inversion invert; /* KERNEL_INVERT */
     bool persistent;  /* no more blocks than fit at once: each goes on to further tiles */

@@ -1,3 +1,22 @@
+//@ leaf load_heads needs types LEAF UNROLL load_whole load_some
+// 8 channels, the first n of which are there, of a row of the first N heads, of which there are `heads`: the others are as the last one. All loads are on their way at once.
+template <class T, int N> LEAF void load_heads(float (&y)[N][8], const typename T::element *p, i64 head_stride, int heads, i64 stride, int n, bool vec) {
+    Eight<T> x[N];
+    if (vec && n >= 8)
+        UNROLL for (int i = 0; i < N; i++) x[i] = load_whole<T>(p + min(i, heads - 1) * head_stride);
+    else
+        UNROLL for (int i = 0; i < N; i++) x[i] = load_some<T>(p + min(i, heads - 1) * head_stride, stride, n);
+    UNROLL for (int i = 0; i < N; i++)
+        UNROLL for (int e = 0; e < 8; e++) y[i][e] = x[i][e];
+}
+
+//@ leaf store_heads needs types LEAF UNROLL store_8
+// Those of the heads that there are, rounded to T.
+template <class T, int N> LEAF void store_heads(u16 *p, i64 head_stride, int heads, i64 stride, const float (&y)[N][8], int n, bool vec) {
+    UNROLL for (int i = 0; i < N; i++)
+        if (i < heads) store_8<T>(p + i * head_stride, stride, y[i], n, vec);
+}
+
 //@ leaf normalise_row needs LEAF UNROLL
 // y / sqrt(mean of y^2 + eps) over a row of D channels, which LANES neighbouring lanes of a warp have, 8 each from d0 on.
 template <int LANES, int D> LEAF void normalise_row(float (&y)[8], int d0, float eps) {
