@@ -323,6 +323,17 @@ static KeyRange differs(Ranges *g, Ref x, Ref y) {
     return r;
 }
 
+/* Does neither side leave 32 bits on the way?  What wraps around there is not affine; what is the same for a tile may. */
+static bool is_exact(Ranges *g, Ref x, Ref y) {
+    enum { NODES = 256 };
+    int64_t least, most;
+    int kept = g->budget;
+    g->budget = NODES;
+    bool exact = ag_rg_reach(g, x, &least, &most) && ag_rg_reach(g, y, &least, &most);
+    g->budget = kept;
+    return exact;
+}
+
 static KeyRange comparison(Ranges *g, Op op, Ref x, Ref y) {
     KeyRange r;
     Bound t;
@@ -332,7 +343,7 @@ static KeyRange comparison(Ranges *g, Op op, Ref x, Ref y) {
     Affine a = {.ok = true};
     add_scaled(g, &a, x, 1);
     add_scaled(g, &a, y, -1);
-    if (!a.ok || a.k == 0 || !solve(g, &a, &t)) return between(g, op, x, y);
+    if (!a.ok || a.k == 0 || !is_exact(g, x, y) || !solve(g, &a, &t)) return between(g, op, x, y);
     if (a.k < 0) op = mirrored(op); /* x - y = +-(c * k - t) */
     if (magnitude(a.k) > 1 && !divide(g, op, &t, magnitude(a.k))) return between(g, op, x, y);
     return compare_key(g, op, &t);

@@ -4,7 +4,7 @@
  *   fuzz_specs [-n COUNT] [--seed FIRST] [--compile EVERY] [--write DIR]
  *     -n         specs, by default 300; their seeds follow FIRST, by default 1
  *     --compile  every so many one is compiled for sm_90a, and the one after it for sm_80; 0: none.  By default 50
- *     --write    writes each as DIR/random_SEED.yaml instead, for `attngen check DIR/random_1.yaml --gpu`
+ *     --write    writes each as DIR/random_SEED.yaml instead, for a GPU: find DIR -name "random_*" -exec attngen check {} -D D=64 --gpu ";"
  * A failure shows seed and text; `fuzz_specs -n 1 --seed SEED` repeats it.  The last line is "N passed, N failed, N skipped". */
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,6 +119,7 @@ static void write_spec(const char *dir, uint64_t seed, const char *text, size_t 
 
 int main(int argc, char **argv) {
     uint64_t count = 300, first = 1, every = 50;
+    setvbuf(stdout, NULL, _IOLBF, 0);
     const char *dir = NULL;
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;

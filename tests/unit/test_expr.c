@@ -107,6 +107,29 @@ static void test_integers(void **state) {
     expect_int("1 if q < k else 2 if q == 10 else 3", 2);
 }
 
+/* Written out when they are read; the innermost n counts. */
+static void test_sums(void **state) {
+    (void)state;
+    expect_int("sum(n < 5: n)", 10);
+    expect_int("2 * sum(n < 3: n * q) + 1", 61);
+    expect_int("sum(n < 3: sum(m < 2: 10 * n + m))", 63);
+    expect_int("sum(n < 2: sum(n < 3: n) * (n + 1))", 9);
+    expect_int("sum(n < 4: 1 if n < k // 2 else 0)", 2);
+    expect_int("sum(w < 4: w) + w", 9);
+    expect_int("sum(n < 64: n)", 2016);
+    expect_float("sum(n < 3: s * n + twice)", 4.5);
+    expect_float("sum(n < 2: x if 0 < n <= q else s)", 3.0);
+}
+
+/* The low 32 bits count. */
+static void test_wrap_around(void **state) {
+    (void)state;
+    expect_int("1073741824 * 2 * (q // 10)", -2147483648);
+    expect_int("2147483647 + q", -2147483639);
+    expect_int("-2147483647 - q", 2147483639);
+    expect_int("k // (1073741824 * (q // 5))", -1);
+}
+
 static void test_floats(void **state) {
     (void)state;
     expect_float("s", 0.5);
@@ -543,6 +566,8 @@ static void test_op_types(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_wrap_around),
         cmocka_unit_test(test_floats),
         cmocka_unit_test(test_conditions),
         cmocka_unit_test(test_print),

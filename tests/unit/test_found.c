@@ -23,11 +23,18 @@ static void passes_on(const char *arch, const char *spec) {
     ag_compilation_free(c);
 }
 
-/* Ints wrap around: 2 * 2^30 is -2^31, so that k // (2 * n) is 0 or -1; the ranges took the product for positive and left out every key. */
+/* Ints wrap around: 2 * 2^30 is -2^31, so that k // (2 * n) is 0 or -1.  The ranges took the product for positive, and sums for what they are without an end, and
+ * left out every key. */
 static void test_wrapped_divisor(void **state) {
     (void)state;
-    static const char *const masks[] = {"k // (n * 2) == q // (n * 2)", "k // (n * 2) == 0", "k <= q and k // (n * 4) == 0 and k % 4 == q % 4",
-                                        "k * n <= q"};
+    static const char *const masks[] = {"k // (n * 2) == q // (n * 2)",
+                                        "k // (n * 2) == 0",
+                                        "k <= q and k // (n * 4) == 0 and k % 4 == q % 4",
+                                        "k * n <= q",
+                                        "k - n * 2 <= q",
+                                        "q - k < 2 * n",
+                                        "k * 4 - n * 3 <= q",
+                                        "k - n <= n"};
     for (int i = 0; i < LEN(masks); i++) {
         Buf spec = {0};
         ag_put(&spec, "attention: a\nparams: {size: {int: 1073741824}}\nlet: {n: 'max(size, 1)'}\nmask: %s\n", masks[i]);
