@@ -167,17 +167,21 @@ def doc_of(text):
     return line[5:].strip('"')
 
 
+def cell_text(text):
+    return html.escape(text, quote=False).replace("|", "&#124;")
+
+
 def code_cell(text):
     """The file without its name and doc."""
     lines = [line for line in text.rstrip("\n").split("\n") if not line.startswith(("attention:", "doc:"))]
-    return "<pre>" + "<br>".join(html.escape(line, quote=False).replace("|", "&#124;") for line in lines) + "</pre>" if lines else ""
+    return "<pre>" + "<br>".join(map(cell_text, lines)) + "</pre>" if lines else ""
 
 
 def page(attngen):
     rows = []
     for path in sorted((ROOT / "specs").glob("*.yaml")):
         text = path.read_text()
-        rows.append(f"| [{path.stem}](../specs/{path.name}) | {html.escape(doc_of(text), quote=False)} | {code_cell(text)} | {mask_cell(attngen, path.stem, text)} |\n")
+        rows.append(f"| [{path.stem}](../specs/{path.name}) | {cell_text(doc_of(text))} | {code_cell(text)} | {mask_cell(attngen, path.stem, text)} |\n")
     return HEAD + "".join(rows) + f"\n{len(rows)} specs.\n"
 
 
