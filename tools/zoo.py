@@ -162,9 +162,16 @@ def mask_cell(attngen, name, text):
 # ---- text
 
 
-def doc_of(text):
-    line = next(line for line in text.split("\n") if line.startswith("doc: "))
-    return line[5:].strip('"')
+def parts(text):
+    """(the doc as one line, the lines of the file without its name and doc)"""
+    doc, rest, inside = [], [], None
+    for line in text.rstrip("\n").split("\n"):
+        inside = inside if line.startswith(" ") else line.partition(":")[0]
+        if inside == "doc":
+            doc.append(line.removeprefix("doc:").strip())
+        elif inside != "attention":
+            rest.append(line)
+    return " ".join(x for x in doc if x not in ("", ">-", "|")).strip('"'), rest
 
 
 def cell_text(text):
@@ -172,8 +179,7 @@ def cell_text(text):
 
 
 def code_cell(text):
-    """The file without its name and doc."""
-    lines = [line for line in text.rstrip("\n").split("\n") if not line.startswith(("attention:", "doc:"))]
+    lines = parts(text)[1]
     return "<pre>" + "<br>".join(map(cell_text, lines)) + "</pre>" if lines else ""
 
 
@@ -181,7 +187,7 @@ def page(attngen):
     rows = []
     for path in sorted((ROOT / "specs").glob("*.yaml")):
         text = path.read_text()
-        rows.append(f"| [{path.stem}](../specs/{path.name}) | {cell_text(doc_of(text))} | {code_cell(text)} | {mask_cell(attngen, path.stem, text)} |\n")
+        rows.append(f"| [{path.stem}](../specs/{path.name}) | {cell_text(parts(text)[0])} | {code_cell(text)} | {mask_cell(attngen, path.stem, text)} |\n")
     return HEAD + "".join(rows) + f"\n{len(rows)} specs.\n"
 
 
