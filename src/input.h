@@ -239,8 +239,8 @@ void ag_expr_print(Buf *out, const Spec *spec, const Ast *e);
 void ag_spec_print(Buf *out, const Spec *spec); /* spec_print.c: as YAML that reads back to the same spec */
 void ag_row_step_print(Buf *out, const Spec *spec, const RowStep *s);
 /* ---- spec_shape.c: sizes of what a spec names, for the sizes of a launch; and what of inputs its scores read */
-/* Does its score or mask (of a plain spec) read elements of captured tensors that differ from query to query and from key to key, or take remainders of keys?
- * Either takes registers. */
+/* Does its score or mask (of a plain spec) read elements of captured tensors that differ from query to query and from key to key, take remainders of keys, or
+ * read elements by key in one of several alternatives?  Each takes registers. */
 bool ag_reads_elements(const Spec *spec);
 bool ag_scores_positions(const Spec *spec); /* does its score read q or k? */
 bool ag_scores_captured(const Spec *spec);  /* does a score or mask, of a branch too, read captured tensors? */

@@ -55,8 +55,25 @@ typedef struct Reading {
     const Spec *spec;
     bool known[SPEC_MAX_LETS];
     int let[SPEC_MAX_LETS];
-    bool elements, positions, captured; /* seen on the way */
+    bool sought[SPEC_MAX_LETS], by_key[SPEC_MAX_LETS]; /* of lets: whether they read elements by key */
+    bool elements, positions, captured;                /* seen on the way */
 } Reading;
+
+static int varies_with(Reading *r, const Ast *e);
+
+/* Does it read elements of captured tensors that differ from key to key? */
+static bool reads_by_key(Reading *r, const Ast *e) {
+    if (!e) return false;
+    if (e->op == OP_LET) {
+        bool *known = &r->sought[e->index];
+        if (!*known) *known = true, r->by_key[e->index] = reads_by_key(r, r->spec->let[e->index].value);
+        return r->by_key[e->index];
+    }
+    bool found = false;
+    for (int i = 0; i < e->nsub && !found; i++) found = (e->op == OP_LOAD && varies_with(r, e->sub[i]) & BY_KEY) || reads_by_key(r, e->sub[i]);
+    for (int i = 0; i < ag_op[e->op].arity && !found; i++) found = reads_by_key(r, e->arg[i]);
+    return found;
+}
 
 static int varies_with(Reading *r, const Ast *e) {
     int by = 0;
@@ -73,6 +90,8 @@ static int varies_with(Reading *r, const Ast *e) {
     r->elements |= e->op == OP_LOAD && by == (BY_QUERY | BY_KEY);
     for (int i = 0; i < ag_op[e->op].arity; i++) by |= varies_with(r, e->arg[i]);
     r->elements |= e->op == OP_MOD && by & BY_KEY; /* takes registers as loads do */
+    /* So do alternatives by what is read for each key, of which none is a bound of the row. */
+    r->elements |= e->op == OP_OR && (reads_by_key(r, e->arg[0]) || reads_by_key(r, e->arg[1]));
     return by;
 }
 

@@ -211,6 +211,8 @@ static void test_default_schedule(void **state) {
                 {"attention: t\ninputs: {x: {f32: [b, q, k]}}\nscore: s + x[b, q, k]\n", "sm_90a", "wgmma_d64_elements"},
                 {"attention: t\ninputs: {x: {f32: [9]}}\nlet: {far: q - k}\nscore: s + x[far]\n", "sm_90a", "wgmma_d64_elements"},
                 {"attention: t\ninputs: {x: {f32: [9]}}\nscore: s + x[floor(s)]\n", "sm_90a", "wgmma_d64_elements"},
+                {"attention: t\ninputs: {x: {bool: [b, k]}}\nlet:\n  m: x[b, k]\nmask: k <= q or m\n", "sm_90a", "wgmma_d64_elements"},
+                {"attention: t\ninputs: {x: {bool: [b, k]}}\nmask: k <= q and x[b, k]\n", "sm_90a", "wgmma_d64"},
                 {"attention: t\ninputs: {x: {f32: [b, q, k]}}\nscore: s + x[b, q, k]\n", "sm_80", "mma_d64"}};
     for (int i = 0; i < LEN(want); i++) {
         Compilation *c = compiled(want[i].text, want[i].arch, NULL, 64, 0);
