@@ -104,8 +104,8 @@ typedef struct Input {
     Span span;
 } Input;
 
-/* Where keys, values, pooled rows, importance or lists come from; index: in spec->input, ->derive or ->branch. */
-typedef enum SourceKind { FROM_NONE, FROM_K, FROM_V, FROM_INPUT, FROM_DERIVE, FROM_BRANCH } SourceKind;
+/* Where queries, keys, values, pooled rows, importance or lists come from; index: in spec->input, ->derive or ->branch. */
+typedef enum SourceKind { FROM_NONE, FROM_Q, FROM_K, FROM_V, FROM_INPUT, FROM_DERIVE, FROM_BRANCH } SourceKind;
 typedef struct SpecRef {
     SourceKind kind;
     int index;
@@ -133,6 +133,7 @@ typedef struct Derive {
 /* One attention with a softmax of its own. */
 typedef struct Branch {
     Str name;
+    SpecRef queries;      /* Q or INPUT */
     SpecRef keys, values; /* K, V, INPUT or DERIVE (pools; both or neither) */
     SpecRef blocks;       /* NONE: all keys; DERIVE: a select; INPUT: i32 [b, g or h, q, N] */
     int counts;           /* INPUT lists: input with the number of entries that count; -1: all */
@@ -207,7 +208,7 @@ typedef struct Spec {
     Branch *branch; /* none: one plain attention by score and mask above; else those two are NULL */
     int nbranch;
     Ast *output; /* float, at [b, q, h, d]; NULL: what the only branch gives */
-    int norms;   /* of one branch: those of the program's output, which its kernel ends with */
+    int beside;  /* of one branch as a plain spec: ag_output_registers of the program, whose kernels have tiles alike */
     int group;   /* Hq / Hkv pinned by `heads: {group: N}`; 0 = any */
     Dot dot[SPEC_MAX_DOTS];
     int ndot;
@@ -248,6 +249,7 @@ bool ag_has_lse(const Spec *spec);          /* is there one LSE: of one softmax,
 int ag_norms(const Spec *spec);             /* how many norms over channels its output has */
 int64_t ag_part_extent(const Spec *spec, int part, int64_t B,
                        const double *scalar); /* elements of a dim that is a part of the batch; scalars of the launch */
+int ag_output_registers(const Spec *spec);    /* that a norm over channels in its output takes beside the accumulator on mma_sync, about */
 int64_t ag_input_extent(const Spec *spec, int input, int dim, const int64_t size[SZ_COUNT]); /* elements of one dim */
 int ag_source_cols(const Spec *spec, SpecRef keys_or_values);                                /* D or Dv */
 int64_t ag_pool_count(const Derive *pool, int64_t Sk);                                       /* pooled rows */

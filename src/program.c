@@ -22,6 +22,7 @@ Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch) {
 
 static int number_of(const Spec *s, SpecRef r) {
     switch (r.kind) {
+    case FROM_Q: return TEN_Q;
     case FROM_K: return TEN_K;
     case FROM_V: return TEN_V;
     case FROM_INPUT: return ag_program_input(r.index);
@@ -37,9 +38,10 @@ static bool is_selected_from(const Spec *s, int branch) {
     return false;
 }
 
-/* Where the kernel of a branch finds its keys and values, and where its results go. */
+/* Where the kernel of a branch finds its queries, keys and values, and where its results go. */
 static void set_tensors(const Spec *s, int branch, Kernel *k, bool gather) {
     const Branch *b = &s->branch[branch];
+    k->tensor[TEN_Q].program = number_of(s, b->queries);
     k->tensor[TEN_K].program = number_of(s, b->keys);
     k->tensor[TEN_V].program = number_of(s, b->values);
     k->tensor[TEN_O].program = ag_program_result(s, branch);
@@ -89,7 +91,7 @@ enum { FEW_QUERIES = 1 };
 static void attend(Compilation *c, const Request *r, int branch, bool fused) {
     const Spec *whole = c->fn.spec;
     Spec *spec = ag_branch_spec(c->diag.arena, whole, branch);
-    spec->norms = fused ? ag_norms(whole) : 0;
+    spec->beside = ag_output_registers(whole);
     const Branch *b = &whole->branch[branch];
     bool listed = b->blocks.kind != FROM_NONE, gather = listed && !r->united && c->sched->f[F_LISTS].v == LISTS_BY_BLOCK;
     Fn fn = {.d = &c->diag,
@@ -100,7 +102,7 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
              .number = branch,
              .gather = gather,
              .fused = fused && !gather,
-             .no_lse = !gather && !is_selected_from(whole, branch) && !ag_has_lse(whole),
+             .no_lse = fused && !gather && !is_selected_from(whole, branch) && !ag_has_lse(whole),
              .united = !listed || gather                        ? 0
                        : r->united                              ? r->united
                        : c->sched->f[F_LISTS].v == LISTS_UNITED ? ag_listed_united(whole, b)

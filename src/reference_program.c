@@ -18,7 +18,7 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 /* ---- pools */
 
 static const HostTensor *tensor_of(const HostCall *call, SpecRef s) {
-    return s.kind == FROM_K ? &call->k : s.kind == FROM_V ? &call->v : &call->input[s.index];
+    return s.kind == FROM_Q ? &call->q : s.kind == FROM_K ? &call->k : s.kind == FROM_V ? &call->v : &call->input[s.index];
 }
 
 static double pooled(const Spec *spec, const HostCall *call, const Derive *p, int64_t b, int64_t g, int64_t i, int64_t d) {
@@ -106,9 +106,11 @@ static void worker_load(Worker *w, int64_t b, int64_t g) {
     load_head(w->row.spec, w->row.call, w->branch->values, b, g, w->row.value);
 }
 
-static void load_query(Row *r, int64_t b, int64_t h, int64_t q) {
+/* queries: q, or an input that stands for it. */
+static void load_query(Row *r, SpecRef queries, int64_t b, int64_t h, int64_t q) {
+    const HostTensor *x = tensor_of(r->call, queries);
     r->b = b, r->h = h, r->q = q;
-    for (int64_t d = 0; d < r->D; d++) r->query[d] = ag_host_get(&r->call->q, b, h, q, d);
+    for (int64_t d = 0; d < r->D; d++) r->query[d] = ag_host_get(x, b, h, q, d);
 }
 
 static void add_block(Worker *w, int64_t block) {
@@ -135,7 +137,7 @@ static void find_listed(Worker *w) {
 }
 
 static void worker_row(Worker *w, RowFunction *f, int64_t b, int64_t h, int64_t q) {
-    load_query(&w->row, b, h, q);
+    load_query(&w->row, w->branch->queries, b, h, q);
     if (w->in) find_listed(w);
     ag_row_seen(&w->row, w->in);
     f(&w->row);
@@ -200,7 +202,7 @@ static void add_importance(Worker *w, const Derive *s, int64_t blocks, int64_t b
         add_probabilities(&w->row, &spec->derive[w->branch->keys.index], s, blocks, importance);
         return;
     }
-    load_query(&w->row, b, h, q);
+    load_query(&w->row, (SpecRef){FROM_Q, 0}, b, h, q);
     int64_t own = q + w->row.call->size[SZ_OFF];
     for (int64_t j = 0; j < blocks; j++) /* later blocks are not read */
         if (!s->causal || j * s->block.n <= own) importance[j] += ag_row_dot(w->row.query, w->row.key + j * w->row.D, w->row.D);

@@ -62,7 +62,7 @@ static int registers(const Closing *c, int m, int n) {
     int functions = !c->spec->score ? (c->spec->plus ? n / 12 : 0) : wgmma(c) && ag_scores_positions(c->spec) ? n / 8 : n / 12;
     /* on mma_sync elements of captured tensors: evoformer_row spills at D 64, n 80 and D 128, n 48 */
     if (!wgmma(c) && ag_reads_elements(c->spec)) functions = n;
-    if (!wgmma(c) && ag_norms(c->spec)) functions += 8; /* output_norm spills at D 128, n 64, not at n 48 */
+    if (!wgmma(c)) functions += ag_output_registers(c->spec);
     int all = m * (n + Dv) / threads + functions;
     if (wgmma(c)) return all + (value(c, F_OVERLAP) && value(c, F_P_OPERAND) == WEIGHTS_REGS ? m * n / (2 * threads) : 0) + 32;
     return all + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + 56;

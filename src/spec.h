@@ -12,6 +12,7 @@ typedef struct Reader {
     const Doc *branch[SPEC_MAX_BRANCHES];       /* their maps, NULL if they are none */
     uint32_t read, in_output;                   /* bit per input: read in an expression; of those, in `output` */
     uint32_t in_keys, in_values, in_lists;      /* bit per input: read as keys, values; as lists, counts or weights */
+    uint32_t in_queries;                        /* bit per input: read as queries */
     uint32_t derive_used, selected, branch_out; /* bit per derive and per branch */
 } Reader;
 
@@ -29,11 +30,12 @@ const Doc *ag_spec_key(const Doc *map, const char *key); /* the key itself, for 
 
 /* ---- spec_inputs.c */
 void ag_spec_inputs(Reader *r, const Doc *x);
-int ag_spec_find_input(const Spec *s, Str name);                              /* -1 if there is none */
-bool ag_spec_is_dims(const Input *x, const Axis *axis, int n);                /* whether its first n dims are these axes */
-const char *ag_spec_type_text(const Reader *r, const Input *x);               /* "i32 [b, h, q, 8]", as it was found */
-bool ag_spec_input_is_rows(Reader *r, const Doc *x, const char *what, int i); /* of type dtype, [b, g, k, d]; reports otherwise */
-void ag_spec_inputs_finish(Reader *r);                                        /* D or Dv, and what is never used */
+int ag_spec_find_input(const Spec *s, Str name);                /* -1 if there is none */
+bool ag_spec_is_dims(const Input *x, const Axis *axis, int n);  /* whether its first n dims are these axes */
+const char *ag_spec_type_text(const Reader *r, const Input *x); /* "i32 [b, h, q, 8]", as it was found */
+/* of type dtype, [b, g, k, d] or for queries [b, h, q, d]; reports otherwise */
+bool ag_spec_input_is_rows(Reader *r, const Doc *x, const char *what, int i, bool queries);
+void ag_spec_inputs_finish(Reader *r); /* D or Dv, and what is never used */
 
 /* ---- spec_derive.c */
 void ag_spec_derive(Reader *r, const Doc *x);

@@ -58,11 +58,27 @@ static bool read_source(Reader *r, const Doc *x, const Branch *b, bool keys, Spe
     if (i >= 0) {
         *out = (SpecRef){FROM_INPUT, i};
         *(keys ? &r->in_keys : &r->in_values) |= (uint32_t)1 << i;
-        return ag_spec_input_is_rows(r, x, what, i);
+        return ag_spec_input_is_rows(r, x, what, i, false);
     }
     if (j >= 0) return pooled(r, x, what, keys, j, out);
     unknown_source(r, x, what, expected, own, DERIVE_POOL);
     return false;
+}
+
+/* ---- queries */
+
+static void read_queries(Reader *r, const Doc *x, Branch *b) {
+    const char *what = what_of(r, b, "queries");
+    b->queries = (SpecRef){FROM_Q, 0};
+    if (!x || !ag_spec_scalar(r, x, what, "q or an input") || ag_str_is(x->text, "q")) return;
+    int i = ag_spec_find_input(r->spec, x->text);
+    if (i < 0) {
+        unknown_source(r, x, what, "q or an input", "q", DERIVE_NONE);
+        return;
+    }
+    b->queries = (SpecRef){FROM_INPUT, i};
+    r->in_queries |= (uint32_t)1 << i;
+    ag_spec_input_is_rows(r, x, what, i, true);
 }
 
 /* Keys and values have to be the same rows. */
@@ -198,7 +214,7 @@ static bool blocks_fit(Reader *r, const Doc *x, const Branch *b) {
 }
 
 static void read_branch(Reader *r, const Doc *key, const Doc *x) {
-    static const char *const keys[] = {"keys", "values", "mask", "score", "blocks", "counts", "block", "blocks_per", NULL};
+    static const char *const keys[] = {"queries", "keys", "values", "mask", "score", "blocks", "counts", "block", "blocks_per", NULL};
     Branch *b = &r->spec->branch[r->spec->nbranch];
     *b = (Branch){.name = key->text, .counts = -1, .per = {1, 0}, .span = key->span};
     bool ok = ag_spec_check_name(r, key);
@@ -206,6 +222,7 @@ static void read_branch(Reader *r, const Doc *key, const Doc *x) {
     if (ag_spec_map(r, x, what_of(r, b, ""), "{mask: k <= q}")) {
         r->branch[r->spec->nbranch] = x;
         ag_doc_check_keys(r->d, x, what_of(r, b, ""), keys);
+        read_queries(r, ag_doc_get(x, "queries"), b);
         bool rows = read_source(r, ag_doc_get(x, "keys"), b, true, &b->keys);
         rows &= read_source(r, ag_doc_get(x, "values"), b, false, &b->values);
         if (rows) same_rows(r, x, b);

@@ -32,7 +32,7 @@ static bool pool_source(Reader *r, const Doc *x, const char *what, SpecRef *out)
         *out = (SpecRef){FROM_V, 0};
     else if (i >= 0) {
         *out = (SpecRef){FROM_INPUT, i};
-        return ag_spec_input_is_rows(r, x, what, i);
+        return ag_spec_input_is_rows(r, x, what, i, false);
     } else {
         for (i = 0; i < s->ninput; i++) names[i + 2] = ag_str_copy(r->d->arena, s->input[i].name).s;
         ag_spec_unknown(r, x, what, "k, v or an input", names);

@@ -32,12 +32,14 @@ const char *ag_spec_type_text(const Reader *r, const Input *x) {
     return ag_fmt(r->d->arena, "%s]", text.s).s;
 }
 
-bool ag_spec_input_is_rows(Reader *r, const Doc *x, const char *what, int i) {
-    static const Axis rows[] = {AX_B, AX_G, AX_K, AX_D};
+bool ag_spec_input_is_rows(Reader *r, const Doc *x, const char *what, int i, bool queries) {
+    static const Axis of[2][4] = {{AX_B, AX_G, AX_K, AX_D}, {AX_B, AX_H, AX_Q, AX_D}};
+    const Axis *rows = of[queries];
     const Input *in = &r->spec->input[i];
     if (in->rank < 0) return false;
-    if (in->storage && in->rank == LEN(rows) && ag_spec_is_dims(in, rows, LEN(rows))) return true;
-    ag_error(r->d, x->span, "%s: expected an input of dtype [b, g, k, d]; '%.*s' is %s", what, STRF(in->name), ag_spec_type_text(r, in));
+    if (in->storage && in->rank == LEN(of[0]) && ag_spec_is_dims(in, rows, LEN(of[0]))) return true;
+    ag_error(r->d, x->span, "%s: expected an input of dtype %s; '%.*s' is %s", what, queries ? "[b, h, q, d]" : "[b, g, k, d]", STRF(in->name),
+             ag_spec_type_text(r, in));
     return false;
 }
 
@@ -137,11 +139,11 @@ void ag_spec_inputs_finish(Reader *r) {
         Input *x = &s->input[i];
         uint32_t bit = (uint32_t)1 << i;
         x->values = has_channels(x) && ((r->in_values | r->in_output) & bit);
-        if (!((r->read | r->in_keys | r->in_values | r->in_lists) & bit))
+        if (!((r->read | r->in_queries | r->in_keys | r->in_values | r->in_lists) & bit))
             ag_error(r->d, x->span, "input '%.*s' is never used", STRF(x->name));
-        else if (x->values && (r->in_keys & bit) && s->D != s->Dv)
-            ag_error(r->d, x->span, "input '%.*s' is read as keys, of D = %d channels, and as %s, of Dv = %d", STRF(x->name), s->D,
-                     r->in_values & bit ? "values" : "output", s->Dv);
+        else if (x->values && ((r->in_keys | r->in_queries) & bit) && s->D != s->Dv)
+            ag_error(r->d, x->span, "input '%.*s' is read as %s, of D = %d channels, and as %s, of Dv = %d", STRF(x->name),
+                     r->in_keys & bit ? "keys" : "queries", s->D, r->in_values & bit ? "values" : "output", s->Dv);
         else if (x->per > 1 && (r->read & bit))
             ag_error(r->d, x->span, "input '%.*s' has one list for %d queries; an expression cannot read it", STRF(x->name), x->per);
     }

@@ -165,6 +165,7 @@ static void print_branches(Buf *out, const Spec *spec) {
         const Branch *b = &spec->branch[i];
         ag_put(out, "  %.*s:\n    keys: %.*s\n    values: %.*s\n", STRF(b->name), STRF(source_name(spec, b->keys)),
                STRF(source_name(spec, b->values)));
+        if (b->queries.kind == FROM_INPUT) ag_put(out, "    queries: %.*s\n", STRF(source_name(spec, b->queries)));
         if (b->blocks.kind != FROM_NONE) ag_put(out, "    blocks: %.*s\n", STRF(source_name(spec, b->blocks)));
         if (b->blocks.kind == FROM_INPUT) {
             print_fixed(out, spec, "    ", "block", b->block);

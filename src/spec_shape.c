@@ -11,7 +11,10 @@ static int norms(const Ast *e) {
     for (int i = 0; i < e->nsub; i++) n += norms(e->sub[i]);
     return n;
 }
-int ag_norms(const Spec *s) { return s->norms + (s->output ? norms(s->output) : 0); }
+int ag_norms(const Spec *s) { return s->output ? norms(s->output) : 0; }
+
+/* output_norm spills on sm_80 at D 128, n 64, not at n 48; differential, which reads another result, does at n 48, not at n 32. */
+int ag_output_registers(const Spec *s) { return s->beside ? s->beside : ag_norms(s) ? 8 + 16 * (s->nbranch - 1) : 0; }
 
 int64_t ag_part_extent(const Spec *spec, int part, int64_t B, const double *scalar) {
     if (part > 1) return (int64_t)scalar[spec->batch[part - 1].param];

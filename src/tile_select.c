@@ -189,6 +189,8 @@ static int describe_tensors(Select *s, Kernel *k) {
     k->tensor[TEN_O] = (KernelTensor){.name = "o", .type = spec->dtype, .program = TEN_O};
     k->tensor[TEN_LSE] = (KernelTensor){.name = "lse", .type = DT_F32, .rank = 3, .rows = SZ_SQ, .heads = SZ_HQ, .used = s->branch >= 0};
     k->tensor[TEN_K].program = ag_program_derive(spec, (int)(s->pool - spec->derive));
+    const SpecRef queries = s->branch >= 0 ? spec->branch[s->branch].queries : (SpecRef){FROM_Q, 0};
+    k->tensor[TEN_Q].program = queries.kind == FROM_INPUT ? ag_program_input(queries.index) : TEN_Q;
     k->tensor[TEN_LSE].program = s->branch >= 0 ? ag_program_lse(spec, s->branch) : TEN_LSE;
     const Ref q[] = {b, extent(k, SZ_HQ), extent(k, SZ_SQ), d}, keys[] = {b, extent(k, SZ_HKV), pool_count(k, s->pool), d};
     const Ref lists[] = {b, extent(k, heads), extent(k, SZ_SQ), ag_node_int(&k->nodes, s->what->count.n)};
