@@ -252,27 +252,29 @@ bool ag_is_scale_log2e(const Nodes *p, Ref r) {
     return n->op == OP_MUL && n->type == T_FLOAT && x->op == OP_PARAM && x->index == 0 && c->op == OP_CONST && (float)c->value.u.f == (float)M_LOG2E;
 }
 
-/* Which parameters the block reads, and whether it reads the scale times log2(e).  (The host does that product: ptxas keeps an argument in a uniform register, and what is
+/* Which parameters an expression reads, and whether it reads the scale times log2(e).  (The host does that product: ptxas keeps an argument in a uniform register, and what is
  * computed from it seldom; an FFMA of three registers has bank conflicts.) */
+static void mark_expr(const Kernel *k, Ref root, bool *used, bool *scale_log2e) {
+    /* operands have smaller indices: one sweep down from the root */
+    bool *live = NEWN(k->arena, bool, (size_t)root + 1);
+    live[root] = true;
+    for (Ref r = root; r > 0; r--) {
+        if (!live[r]) continue;
+        const Node *n = &k->nodes.n[r];
+        if (ag_is_scale_log2e(&k->nodes, r)) {
+            *scale_log2e = true;
+            continue;
+        }
+        if (n->op == OP_PARAM) used[n->index] = true;
+        for (int a = 0; a < 3; a++) live[n->arg[a]] = true;
+        for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
+    }
+}
 static void mark_params(const Kernel *k, const Block *b, bool *used, bool *scale_log2e) {
     for (const Ins *i = b->first; i; i = i->next) {
         mark_params(k, &i->body, used, scale_log2e);
-        for (int e = 0; e < LEN(i->e); e++) {
-            /* operands have smaller indices: one sweep down from the root */
-            bool *live = NEWN(k->arena, bool, (size_t)i->e[e] + 1);
-            live[i->e[e]] = true;
-            for (Ref r = i->e[e]; r > 0; r--) {
-                if (!live[r]) continue;
-                const Node *n = &k->nodes.n[r];
-                if (ag_is_scale_log2e(&k->nodes, r)) {
-                    *scale_log2e = true;
-                    continue;
-                }
-                if (n->op == OP_PARAM) used[n->index] = true;
-                for (int a = 0; a < 3; a++) live[n->arg[a]] = true;
-                for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
-            }
-        }
+        for (int e = 0; e < LEN(i->e); e++) mark_expr(k, i->e[e], used, scale_log2e);
+        if (i->op == TI_CLASSIFY) mark_expr(k, k->guard, used, scale_log2e);
     }
 }
 

@@ -193,8 +193,26 @@ static void test_workspace(void **state) {
     ag_compilation_free(c);
 }
 
+/* What the mask alone reads, element by element, is an argument of the kernel that makes the lists. */
+static void test_arguments(void **state) {
+    (void)state;
+    Compilation *c = compile_raw("attention: a\nparams: {prefix: {int: 64}}\ninputs: {doc: {i32: [k]}, begin: {i32: [9]}}\n"
+                                 "mask: doc[q] == doc[k] and (k <= q or k - begin[doc[q]] < prefix)\n",
+                                 "schema: attngen.schedule/1\n", "sm_80", D16, NULL);
+    must_compile(c);
+    int kernels = 0;
+    for (int i = 0; i < c->npart; i++) {
+        const Kernel *k = c->part[i].kernel;
+        bool there = false;
+        for (int x = 0; x < k->nslot; x++) there |= k->slot[x].kind == SLOT_INT && k->slot[x].index == 1;
+        kernels += there;
+    }
+    assert_int_equal(kernels, 2);
+    ag_compilation_free(c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_lists), cmocka_unit_test(test_without), cmocka_unit_test(test_broken),
-                                       cmocka_unit_test(test_workspace)};
+                                       cmocka_unit_test(test_workspace), cmocka_unit_test(test_arguments)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
