@@ -241,7 +241,7 @@ void ag_spec_print(Buf *out, const Spec *spec); /* spec_print.c: as YAML that re
 void ag_row_step_print(Buf *out, const Spec *spec, const RowStep *s);
 /* ---- spec_shape.c: sizes of what a spec names, for the sizes of a launch; and what of inputs its scores read */
 /* Does its score or mask (of a plain spec) read elements of captured tensors that differ from query to query and from key to key, take remainders of keys, or
- * read elements by key in one of several alternatives?  Each takes registers. */
+ * read elements by key in one of several alternatives; or keys' positions in a score that is a weight?  Each takes registers. */
 bool ag_reads_elements(const Spec *spec);
 bool ag_scores_positions(const Spec *spec); /* does its score read q or k? */
 bool ag_scores_captured(const Spec *spec);  /* does a score or mask, of a branch too, read captured tensors? */

@@ -295,6 +295,13 @@ static void read_eps(Reader *r, const Doc *x) {
     if (eps) r->spec->eps = read_term(r, eps, "normalize.sum.eps");
 }
 
+static bool has_lists(const Spec *s) {
+    bool any = false;
+    for (int i = 0; i < s->nbranch; i++) any |= s->branch[i].blocks.kind != FROM_NONE;
+    for (int i = 0; i < s->nderive; i++) any |= s->derive[i].kind == DERIVE_SELECT;
+    return any;
+}
+
 static void read_normalize(Reader *r, const Doc *x) {
     static const char *const known[] = {"softmax", "sum", "none", NULL}; /* in the order of Normalize */
     int which = 0;
@@ -308,8 +315,8 @@ static void read_normalize(Reader *r, const Doc *x) {
     r->spec->normalize = sum ? NORMALIZE_SUM : (Normalize)which;
     if (softmax) read_plus(r, x->item[0]);
     if (sum) read_eps(r, x->item[0]);
-    if (r->spec->normalize != NORMALIZE_SOFTMAX && r->spec->nbranch)
-        ag_unsupported(r->d, x->span, "normalize: branches have plain softmax in this version of attngen");
+    if (r->spec->normalize != NORMALIZE_SOFTMAX && has_lists(r->spec))
+        ag_unsupported(r->d, x->span, "normalize: specs with block lists or selections have plain softmax in this version of attngen");
 }
 
 static void read_normalize_unless_refused(Reader *r, const Doc *x) {

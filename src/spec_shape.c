@@ -59,7 +59,7 @@ typedef struct Reading {
     bool known[SPEC_MAX_LETS];
     int let[SPEC_MAX_LETS];
     bool sought[SPEC_MAX_LETS], by_key[SPEC_MAX_LETS]; /* of lets: whether they read elements by key */
-    bool elements, positions, captured;                /* seen on the way */
+    bool elements, positions, keys, captured;          /* seen on the way */
 } Reading;
 
 static int varies_with(Reading *r, const Ast *e);
@@ -83,6 +83,7 @@ static int varies_with(Reading *r, const Ast *e) {
     if (!e) return 0;
     if (e->op == OP_SCORE) return BY_QUERY | BY_KEY;
     r->positions |= e->op == OP_AXIS && (e->index == AX_Q || e->index == AX_K);
+    r->keys |= e->op == OP_AXIS && e->index == AX_K;
     if (e->op == OP_AXIS) return e->index == AX_Q ? BY_QUERY : e->index == AX_K ? BY_KEY : 0;
     if (e->op == OP_LET) {
         if (!r->known[e->index]) r->let[e->index] = varies_with(r, r->spec->let[e->index].value), r->known[e->index] = true;
@@ -101,8 +102,9 @@ static int varies_with(Reading *r, const Ast *e) {
 bool ag_reads_elements(const Spec *spec) {
     Reading r = {.spec = spec};
     varies_with(&r, spec->score);
+    bool weights = r.keys && spec->normalize != NORMALIZE_SOFTMAX; /* retention finds no registers for its distances under wgmma_d128 */
     varies_with(&r, spec->mask);
-    return r.elements;
+    return r.elements || weights;
 }
 
 bool ag_scores_positions(const Spec *spec) {

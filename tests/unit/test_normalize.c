@@ -7,6 +7,12 @@
 #define SUM(more, mask, score)      "attention: t\n" more "score: " score "\nmask: " mask "\nnormalize: sum\n"
 #define EPS(more, mask, score, eps) "attention: t\n" more "score: " score "\nmask: " mask "\nnormalize:\n  sum:\n    eps: " eps "\n"
 
+static const char *text_of(const char *head, const char *tail) {
+    static char text[512];
+    snprintf(text, sizeof text, "%s%s", head, tail);
+    return text;
+}
+
 static void test_none(void **state) {
     (void)state;
     must_pass(NONE("", "k <= q", "sigmoid(s - 3)"), 0);
@@ -23,6 +29,15 @@ static void test_sum(void **state) {
     must_pass(EPS("", "k <= q", "relu(s)", "1e-3"), 0);
     must_pass(EPS("", "k <= q", "-relu(s)", "-0.5"), 0);
     must_pass(EPS("inputs: {e: {f32: [b, h, q]}}\n", "k < q - 20", "abs(s)", "1 + abs(e[b, h, q])"), 0);
+}
+
+/* In every branch. */
+static void test_branches(void **state) {
+    (void)state;
+    const char *two = "attention: t\nbranches:\n  a: {score: abs(s), mask: k <= q}\n  c: {score: 1 + s * s, mask: 'k <= q and q - k < 20'}\n";
+    must_pass(text_of(two, "output: a - 0.25 * c\nnormalize: none\n"), 0);
+    must_pass(text_of(two, "output: layer_norm(a + c, 1e-5)\nnormalize: {sum: {eps: 0.5}}\n"), 2);
+    must_pass("attention: t\nbranches:\n  a: {score: sigmoid(s), mask: k <= q}\nnormalize: none\n", 0); /* one, which is the output: no LSE either */
 }
 
 /* The score of a hidden key may be anything: here infinite, and not a number. */
@@ -123,8 +138,8 @@ static void test_no_lse(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_none),  cmocka_unit_test(test_sum),       cmocka_unit_test(test_hidden),
-                                       cmocka_unit_test(test_print), cmocka_unit_test(test_reference), cmocka_unit_test(test_range),
-                                       cmocka_unit_test(test_no_lse)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_none),     cmocka_unit_test(test_sum),   cmocka_unit_test(test_hidden),
+                                       cmocka_unit_test(test_branches), cmocka_unit_test(test_print), cmocka_unit_test(test_reference),
+                                       cmocka_unit_test(test_range),    cmocka_unit_test(test_no_lse)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
