@@ -187,7 +187,10 @@ static double eval_norm(Point *p, const Ast *e) {
     if (i == row->n) {
         double n = p->spec->Dv, mean = 0, square = 0;
         for (int d = 0; d < p->spec->Dv && e->op == OP_LAYER_NORM; d++) mean += channel(p, e, d) / n;
-        for (int d = 0; d < p->spec->Dv; d++) square += (channel(p, e, d) - mean) * (channel(p, e, d) - mean) / n;
+        for (int d = 0; d < p->spec->Dv; d++) {
+            double y = channel(p, e, d) - mean;
+            square += y * y / n;
+        }
         square += eval(p, e->arg[1]).u.f;
         i = row->n++; /* those within are known now */
         row->norm[i].e = e;
