@@ -47,7 +47,10 @@ static char *run(const Compilation *c, const Case *at, uint64_t seed) {
     if (!ok)
         ag_put(&text, "out of memory");
     else if (ag_simulate_program(c, &d.call, &buffers, &text)) {
-        Comparison r = ag_compare(spec, &d.call, ag_error_bound(c->numerics), o, lse, naive);
+        /* Random scores are often alike for most keys of a row and not the largest: such weights are all rounded the same way, which costs half an ulp more. */
+        ErrorBound bound = ag_error_bound(c->numerics);
+        bound.half_ulps += 1;
+        Comparison r = ag_compare(spec, &d.call, bound, o, lse, naive);
         ag_put(&text, "%s", r.text);
         if (r.ok && !ag_check_surroundings(&d)) ag_put(&text, "memory around the outputs was written");
     }
