@@ -243,6 +243,7 @@ void ag_row_step_print(Buf *out, const Spec *spec, const RowStep *s);
 /* Does its score or mask (of a plain spec) read elements of captured tensors that differ from query to query and from key to key, take remainders of keys, or
  * read elements by key in one of several alternatives; or keys' positions in a score that is a weight?  Each takes registers. */
 bool ag_reads_elements(const Spec *spec);
+int ag_element_loads(const Spec *spec);     /* how many of these it has, each let once */
 bool ag_scores_positions(const Spec *spec); /* does its score read q or k? */
 bool ag_scores_captured(const Spec *spec);  /* does a score or mask, of a branch too, read captured tensors? */
 bool ag_has_lse(const Spec *spec);          /* is there one LSE: of one softmax, and of what is put out? */
@@ -317,6 +318,7 @@ typedef struct Schedule {
         bool masked;         /* specs with a mask only */
         bool elements;       /* specs that read elements (ag_reads_elements) only */
         int64_t max_queries; /* launches with up to so many only, 0: any */
+        int64_t max_loads;   /* specs with up to so many elements for each score only (ag_element_loads), 0: any */
     } default_for;           /* without a schedule of the user's: for what a shipped one is taken */
     bool has_lists;          /* closed for a spec with block lists */
     int order[3];            /* grid.order, fastest first: AX_Q (written m), AX_H, AX_B */

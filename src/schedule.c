@@ -133,6 +133,9 @@ static void read_elements(Reading *r, const Doc *x) {
 }
 static void read_queries(Reading *r, const Doc *x) { ag_doc_int(r->d, x, "default_for.queries.max", 1, MAX_QUERIES, &r->s->default_for.max_queries); }
 
+enum { MAX_LOADS = 64 };
+static void read_loads(Reading *r, const Doc *x) { ag_doc_int(r->d, x, "default_for.loads.max", 1, MAX_LOADS, &r->s->default_for.max_loads); }
+
 static void read_order(Reading *r, const Doc *x) {
     static const char *const names[] = {"m", "h", "b", NULL};
     static const int axis[] = {AX_Q, AX_H, AX_B};
@@ -161,6 +164,7 @@ static const struct {
     {"default_for.masked", read_masked},
     {"default_for.elements", read_elements},
     {"default_for.queries.max", read_queries},
+    {"default_for.loads.max", read_loads},
     {"grid.order", read_order},
 };
 

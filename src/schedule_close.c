@@ -497,7 +497,7 @@ typedef struct Choice {
     int head_dim_min, head_dim_max;
     unsigned dtypes; /* as in Schedule.default_for */
     bool masked, elements;
-    int64_t max_queries;
+    int64_t max_queries, max_loads;
 } Choice;
 enum { MAX_SHIPPED = 64 };
 static struct {
@@ -515,7 +515,8 @@ static Choice choice_in(Diag *d, const Shipped *shipped) {
                     .dtypes = s->default_for.dtypes,
                     .masked = s->default_for.masked,
                     .elements = s->default_for.elements,
-                    .max_queries = s->default_for.max_queries};
+                    .max_queries = s->default_for.max_queries,
+                    .max_loads = s->default_for.max_loads};
 }
 
 /* Reads the schedule as a compilation of its own: the caller's Diag hears nothing of it.  Out of memory: it is not known. */
@@ -545,6 +546,7 @@ static Choice choice_at(size_t i, const Shipped *shipped) {
 static bool is_for(const Choice *c, const Spec *spec, const Target *t, int64_t queries) {
     bool fits = c->known && mask_has(c->arch_mask, t) && head_dim(spec) >= c->head_dim_min && head_dim(spec) <= c->head_dim_max;
     bool wanted = (!c->dtypes || c->dtypes >> spec->dtype & 1) && (spec->mask || !c->masked);
+    wanted = wanted && (!c->max_loads || ag_element_loads(spec) <= c->max_loads);
     return fits && wanted && (!c->max_queries || (queries >= 0 && queries <= c->max_queries));
 }
 

@@ -59,7 +59,8 @@ typedef struct Reading {
     bool known[SPEC_MAX_LETS];
     int let[SPEC_MAX_LETS];
     bool sought[SPEC_MAX_LETS], by_key[SPEC_MAX_LETS]; /* of lets: whether they read elements by key */
-    bool elements, positions, keys, captured;          /* seen on the way */
+    bool positions, keys, captured;                    /* seen on the way */
+    int elements;                                      /* how many */
 } Reading;
 
 static int varies_with(Reading *r, const Ast *e);
@@ -91,20 +92,23 @@ static int varies_with(Reading *r, const Ast *e) {
     }
     r->captured |= e->op == OP_LOAD;
     for (int i = 0; i < e->nsub; i++) by |= varies_with(r, e->sub[i]);
-    r->elements |= e->op == OP_LOAD && by == (BY_QUERY | BY_KEY);
+    r->elements += e->op == OP_LOAD && by == (BY_QUERY | BY_KEY);
     for (int i = 0; i < ag_op[e->op].arity; i++) by |= varies_with(r, e->arg[i]);
-    r->elements |= e->op == OP_MOD && by & BY_KEY; /* takes registers as loads do */
+    r->elements += e->op == OP_MOD && by & BY_KEY; /* takes registers as loads do */
     /* So do alternatives by what is read for each key, of which none is a bound of the row. */
-    r->elements |= e->op == OP_OR && (reads_by_key(r, e->arg[0]) || reads_by_key(r, e->arg[1]));
+    r->elements += e->op == OP_OR && (reads_by_key(r, e->arg[0]) || reads_by_key(r, e->arg[1]));
     return by;
 }
 
-bool ag_reads_elements(const Spec *spec) {
+bool ag_reads_elements(const Spec *spec) { return ag_element_loads(spec) > 0; }
+
+int ag_element_loads(const Spec *spec) {
+    enum { WEIGHTS = 2 };
     Reading r = {.spec = spec};
     varies_with(&r, spec->score);
     bool weights = r.keys && spec->normalize != NORMALIZE_SOFTMAX; /* retention finds no registers for its distances under wgmma_d128 */
     varies_with(&r, spec->mask);
-    return r.elements || weights;
+    return weights && r.elements < WEIGHTS ? WEIGHTS : r.elements;
 }
 
 bool ag_scores_positions(const Spec *spec) {

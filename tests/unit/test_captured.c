@@ -208,10 +208,11 @@ static void test_default_schedule(void **state) {
         const char *text, *arch, *name;
     } want[] = {{"attention: t\ninputs: {x: {f32: [h]}}\nscore: s + x[h]\n", "sm_90a", "wgmma_d64"},
                 {"attention: t\ninputs: {x: {f32: [b, k]}}\nscore: s + x[b, k]\n", "sm_90a", "wgmma_d64"},
-                {"attention: t\ninputs: {x: {f32: [b, q, k]}}\nscore: s + x[b, q, k]\n", "sm_90a", "wgmma_d64_elements"},
-                {"attention: t\ninputs: {x: {f32: [9]}}\nlet: {far: q - k}\nscore: s + x[far]\n", "sm_90a", "wgmma_d64_elements"},
-                {"attention: t\ninputs: {x: {f32: [9]}}\nscore: s + x[floor(s)]\n", "sm_90a", "wgmma_d64_elements"},
-                {"attention: t\ninputs: {x: {bool: [b, k]}}\nlet:\n  m: x[b, k]\nmask: k <= q or m\n", "sm_90a", "wgmma_d64_elements"},
+                {"attention: t\ninputs: {x: {f32: [b, q, k]}, y: {f32: [q, k]}}\nscore: s + x[b, q, k] + y[q, k]\n", "sm_90a", "wgmma_d64_elements"},
+                {"attention: t\ninputs: {x: {f32: [b, q, k]}}\nscore: s + x[b, q, k]\n", "sm_90a", "wgmma_d64_element"},
+                {"attention: t\ninputs: {x: {f32: [9]}}\nlet: {far: q - k}\nscore: s + x[far]\n", "sm_90a", "wgmma_d64_element"},
+                {"attention: t\ninputs: {x: {f32: [9]}}\nscore: s + x[floor(s)]\n", "sm_90a", "wgmma_d64_element"},
+                {"attention: t\ninputs: {x: {bool: [b, k]}}\nlet:\n  m: x[b, k]\nmask: k <= q or m\n", "sm_90a", "wgmma_d64_element"},
                 {"attention: t\ninputs: {x: {bool: [b, k]}}\nmask: k <= q and x[b, k]\n", "sm_90a", "wgmma_d64"},
                 {"attention: t\ninputs: {x: {f32: [b, q, k]}}\nscore: s + x[b, q, k]\n", "sm_80", "mma_d64"}};
     for (int i = 0; i < LEN(want); i++) {
