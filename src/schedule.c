@@ -58,6 +58,7 @@ typedef struct Reading {
     Diag *d;
     Schedule *s;
     bool schema;
+    Span loads; /* of default_for.loads.max */
 } Reading;
 
 /* ---- values around the fields */
@@ -134,7 +135,10 @@ static void read_elements(Reading *r, const Doc *x) {
 static void read_queries(Reading *r, const Doc *x) { ag_doc_int(r->d, x, "default_for.queries.max", 1, MAX_QUERIES, &r->s->default_for.max_queries); }
 
 enum { MAX_LOADS = 64 };
-static void read_loads(Reading *r, const Doc *x) { ag_doc_int(r->d, x, "default_for.loads.max", 1, MAX_LOADS, &r->s->default_for.max_loads); }
+static void read_loads(Reading *r, const Doc *x) {
+    r->loads = x->span;
+    ag_doc_int(r->d, x, "default_for.loads.max", 1, MAX_LOADS, &r->s->default_for.max_loads);
+}
 
 static void read_order(Reading *r, const Doc *x) {
     static const char *const names[] = {"m", "h", "b", NULL};
@@ -296,5 +300,8 @@ Schedule *ag_schedule_read(Diag *d, uint16_t file) {
     }
     read_map(&r, doc, "");
     if (doc->kind == DOC_MAP && !r.schema) ag_error(d, doc->span, "schema is missing: write 'schema: %s' first", VERSION);
+    if (r.s->default_for.max_loads && !r.s->default_for.elements)
+        ag_error(d, r.loads,
+                 "default_for.loads.max has no effect, since specs that read no elements have none: write elements: true, or leave it out");
     return d->nerror > errors ? NULL : r.s;
 }
