@@ -227,6 +227,7 @@ static bool reads_val(const Kernel *k, const Block *b, int v) {
     for (const Ins *i = b->first; i; i = i->next) {
         for (int e = 0; e < LEN(i->e); e++)
             if (i->e[e] && ag_expr_uses(k, i->e[e], OP_VAL, v)) return true;
+        if (i->op == TI_CLASSIFY && (i->b == v || i->bar == v || ag_expr_uses(k, k->guard, OP_VAL, v))) return true;
         if (reads_val(k, &i->body, v)) return true;
     }
     return false;

@@ -218,6 +218,7 @@ Kernel *ag_build_classify(const Fn *fn) {
     i->e[4] = convert(&x, t.must);
     k->guard = convert(&x, fn->math->range.visible);
     ag_block_append(&k->role[0].body, i);
+    ag_remove_dead_lets(k, &k->role[0].body);
     ag_stop_if_errors(fn->d);
     ag_place_arguments(k);
     return k;
