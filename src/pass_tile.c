@@ -183,9 +183,10 @@ static Ref overwritable(Tiler *t, Ref r) {
     return 0;
 }
 
-/* Puts element-level node r, computed as e, into a fragment and remembers it there. */
+/* Puts element-level node r, computed as e, into a fragment and remembers it there; one that a score is alone may be held as less, a scalar or a row. */
 static int materialise_elem(Tiler *t, Ref r, Ref e, const char *name, const char *note) {
-    Ref old = t->held[r] >= 0 ? r : overwritable(t, r);
+    bool there = t->held[r] >= 0 && t->k->val[t->held[r]].space == SPACE_FRAG;
+    Ref old = there ? r : overwritable(t, r);
     int v = old ? t->held[old] : frag(t, name, (int)tile_field(t->k, F_TILE_N), DT_F32, LAYOUT_ACC);
     Ins *i = ag_tiler_add(t, t->step, TI_MAP, v, note);
     i->e[0] = e;
