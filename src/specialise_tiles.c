@@ -96,7 +96,8 @@ static int slot_named(Specialise *s, const char *name) {
                               .carry = -1});
 }
 
-/* Where a tile is takes a handful of divisions, some hundred clocks at the start of every tile; the loading thread has that time. */
+/* Where a tile is takes a handful of divisions, some hundred clocks at the start of every tile; the loading thread has that time.  A slot holds an int: others are computed where
+ * they are wanted. */
 void ag_spz_find_places(Specialise *s) {
     Kernel *k = s->k;
     Ins *loop = s->body->first;
@@ -106,7 +107,8 @@ void ag_spz_find_places(Specialise *s) {
     for (const Ins *i = loop->prev; i; i = i->prev) { /* readers stand behind */
         if (i->op != TI_LET) continue;
         wanted[i->dst] = is_wanted(s, i, wanted);
-        if (!wanted[i->dst] || !tile_scalar[i->dst] || !divides(k, i->e[0]) || s->nplace == LEN(s->place)) continue;
+        bool told = k->val[i->dst].scalar == T_INT && tile_scalar[i->dst] && divides(k, i->e[0]);
+        if (!wanted[i->dst] || !told || s->nplace == LEN(s->place)) continue;
         s->place[s->nplace].val = i->dst;
         s->place[s->nplace++].slot = slot_named(s, ag_fmt(k->arena, "%.*s_slot", STRF(k->val[i->dst].name)).s);
     }

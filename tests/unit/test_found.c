@@ -94,8 +94,26 @@ static void test_constant_score(void **state) {
         }
 }
 
+/* A scalar of a tile that takes a division was told to the computing warps by a slot, which holds an int, also where it is a float or a condition. */
+static void test_told(void **state) {
+    (void)state;
+    static const char *const scores[] = {"s + 0.25 * (h // max(n, 1))", "s + x * (h % max(n, 1)) + b // max(n, 1)",
+                                         "(s if h // max(n, 1) > 0 else x) / 2"};
+    for (int i = 0; i < LEN(scores); i++) {
+        Buf spec = {0};
+        ag_put(&spec, "attention: a\nparams: {x: {float: 0.375}, n: {int: 2}}\nmask: k <= q\nscore: %s\n", scores[i]);
+        passes_on("sm_90a", spec.s);
+        Compilation *c = compiled(spec.s, "sm_90a", NULL, 16, 0);
+        if (setjmp(c->diag.jump)) fail_msg("%s", report(c));
+        ag_tile_check(c->fn.kernel, c->fn.facts);
+        assert_int_equal(c->diag.status, ATTNGEN_OK);
+        ag_compilation_free(c);
+        ag_buf_free(&spec);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_wrapped_divisor), cmocka_unit_test(test_one_maximum),
-                                       cmocka_unit_test(test_constant_score)};
+                                       cmocka_unit_test(test_constant_score), cmocka_unit_test(test_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
