@@ -31,27 +31,39 @@ static void bound(Emit *e, const Ins *i) {
                  flag ? " != 0" : "", most, most, flag ? " != 0" : "");
 }
 
-/* Where bounds leave it open: element by element, until both a hidden and a visible one are found. */
-static void look(Emit *e, const Ins *i) {
+/* The mask at the lane's keys of a query. */
+static void look_along(Emit *e, const Ins *i) {
     const Kernel *k = e->k;
-    const char *first = k->val[i->dst].name.s, *last = k->val[i->col].name.s;
-    ag_emit_line(e, "if (may && !must) {");
+    if (ag_expr_uses(k, k->guard, OP_AXIS, AX_K)) {
+        ag_emit_line(e, "UNROLL for (int i = 0; i < %d; i++) {", (i->n + 31) / 32);
+        ag_emit_line(e, "    const int k = min(%s + lane + 32 * i, %s);", k->val[i->dst].name.s, k->val[i->col].name.s);
+    } else
+        ag_emit_line(e, "{");
     e->indent++;
-    ag_emit_line(e, "may = false, must = true;");
-    ag_emit_line(e, "ROLLED for (int n = 0; n <= %s - %s && (must || !may); n++) { // from both ends: these differ most", k->val[i->bar].name.s,
-                 k->val[i->b].name.s);
-    e->indent++;
-    ag_emit_line(e, "const int q = n %% 2 ? %s - n / 2 : %s + n / 2;", k->val[i->bar].name.s, k->val[i->b].name.s);
-    ag_emit_line(e, "UNROLL for (int i = 0; i < %d; i++) {", (i->n + 31) / 32);
-    e->indent++;
-    ag_emit_line(e, "const int k = min(%s + lane + 32 * i, %s);", first, last);
     ag_emit_line(e, "const bool seen = %s;", element(e, k->guard));
     ag_emit_line(e, "may |= seen, must &= seen;");
     e->indent--;
     ag_emit_line(e, "}");
     ag_emit_line(e, "may = __any_sync(~0u, may), must = __all_sync(~0u, must);");
-    e->indent--;
-    ag_emit_line(e, "}");
+}
+
+/* Where bounds leave it open: element by element, until both a hidden and a visible one are found. */
+static void look(Emit *e, const Ins *i) {
+    bool by_query = i->b >= 0;
+    ag_emit_line(e, "if (may && !must) {");
+    e->indent++;
+    ag_emit_line(e, "may = false, must = true;");
+    if (by_query) {
+        const char *first = e->k->val[i->b].name.s, *last = e->k->val[i->bar].name.s;
+        ag_emit_line(e, "ROLLED for (int n = 0; n <= %s - %s && (must || !may); n++) { // from both ends: these differ most", last, first);
+        e->indent++;
+        ag_emit_line(e, "const int q = n %% 2 ? %s - n / 2 : %s + n / 2;", last, first);
+    }
+    look_along(e, i);
+    if (by_query) {
+        e->indent--;
+        ag_emit_line(e, "}");
+    }
     e->indent--;
     ag_emit_line(e, "}");
 }

@@ -29,7 +29,8 @@ typedef struct Seen {
 } Seen;
 static Seen look(Sim *s, const Ins *i) {
     Expr *e = ag_sim_expr(s, s->k->guard);
-    int64_t k0 = get(s, i->dst), q0 = get(s, i->b), rows = get(s, i->bar) - q0 + 1, keys = get(s, i->col) - k0 + 1;
+    bool by_query = i->b >= 0;
+    int64_t k0 = get(s, i->dst), q0 = by_query ? get(s, i->b) : 0, rows = by_query ? get(s, i->bar) - q0 + 1 : 1, keys = get(s, i->col) - k0 + 1;
     Seen seen = {0, rows * keys};
     ag_sim_expr_begin(s, e, k0, (int)keys);
     for (int64_t r = 0; r < rows; r++) {

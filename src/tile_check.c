@@ -501,15 +501,16 @@ static void check_loop(Check *c, const Ins *i) {
     if (is_in(c, i->dst, SPACE_SCALAR)) check_body(c, i, i->dst);
 }
 
-/* Scalars dst and x, which it sets, and positions from val b to val bar. */
-static bool check_span(const Check *c, const Ins *i, int x) {
-    bool ok = is_in(c, i->dst, SPACE_SCALAR) && is_in(c, x, SPACE_SCALAR) && is_in(c, i->b, SPACE_SCALAR) && is_in(c, i->bar, SPACE_SCALAR);
+/* Scalars dst and x, which it sets, and positions from val b to val bar, if it has such. */
+static bool check_span(const Check *c, const Ins *i, int x, bool positions) {
+    bool ok = is_in(c, i->dst, SPACE_SCALAR) && is_in(c, x, SPACE_SCALAR),
+         from = !positions || (is_in(c, i->b, SPACE_SCALAR) && is_in(c, i->bar, SPACE_SCALAR) && c->written[i->b] && c->written[i->bar]);
     require(c, c->k->kind == KERNEL_CLASSIFY && c->k->nrole == 1, "it is for a kernel that classifies tiles");
-    require(c, ok && c->written[i->b] && c->written[i->bar], "it sets and reads scalars");
-    return ok;
+    require(c, ok && from, "it sets and reads scalars");
+    return ok && from;
 }
 static void check_bound(Check *c, const Ins *i) {
-    if (!check_span(c, i, i->a)) return;
+    if (!check_span(c, i, i->a, true)) return;
     bool other = ag_expr_uses(c->k, i->e[0], OP_AXIS, i->trans ? AX_Q : AX_K);
     require(c, !other && ag_expr_uses(c->k, i->e[0], OP_AXIS, i->trans ? AX_K : AX_Q), "what is bounded varies with one axis");
     check_expr(c, i->e[0], PER_ELEMENT, 0, 0, -1);
@@ -517,7 +518,7 @@ static void check_bound(Check *c, const Ins *i) {
 }
 static void check_block(Check *c, const Block *b);
 static void check_classify(Check *c, const Ins *i) {
-    if (!check_span(c, i, i->col)) return;
+    if (!check_span(c, i, i->col, ag_expr_uses(c->k, c->k->guard, OP_AXIS, AX_Q))) return;
     const KernelTensor *t = &c->k->tensor[c->k->tiles];
     require(c, c->k->tiles >= TEN_COUNT && t->output && t->flat && t->type == DT_I32, "there is no tensor for the lists");
     for (int e = 0; e < 3; e++) check_uniform(c, i->e[e], T_INT);

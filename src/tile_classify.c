@@ -217,6 +217,7 @@ Kernel *ag_build_classify(const Fn *fn) {
     i->e[3] = convert(&x, t.may);
     i->e[4] = convert(&x, t.must);
     k->guard = convert(&x, fn->math->range.visible);
+    if (!ag_expr_uses(k, k->guard, OP_AXIS, AX_Q)) i->b = i->bar = -1; /* padding: all queries see the same keys */
     ag_block_append(&k->role[0].body, i);
     ag_remove_dead_lets(k, &k->role[0].body);
     ag_stop_if_errors(fn->d);

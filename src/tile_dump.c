@@ -253,7 +253,8 @@ static void put_operands(Dump *d, const Ins *i) {
         ag_put(d->out, " %s", k->tensor[k->tiles].name);
         put_exprs(d, "[", i->e, 1, " ..]");
         put_exprs(d, ", key tiles ", i->e + 1, 2, " ..");
-        ag_put(d->out, " of %d keys %s .. %s, queries %s .. %s", i->n, name(d, i->dst), name(d, i->col), name(d, i->b), name(d, i->bar));
+        ag_put(d->out, " of %d keys %s .. %s", i->n, name(d, i->dst), name(d, i->col));
+        if (i->b >= 0) ag_put(d->out, ", queries %s .. %s", name(d, i->b), name(d, i->bar));
         put_exprs(d, ", may ", i->e + 3, 1, "");
         put_exprs(d, ", must ", i->e + 4, 1, "");
         break;

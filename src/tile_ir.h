@@ -127,7 +127,7 @@ typedef enum TileOp {
     /* ---- which key tiles a query tile needs */
     TI_BOUND, /* scalars dst and a = the least and the greatest value (bool: whether all are true, and any) of e[0], which varies with AXIS q or, with `trans`, AXIS k
                     alone, at positions val b .. val bar of it */
-    TI_CLASSIFY, /* of key tiles e[1] .. e[2] - 1, of n keys each: which hold a key that a query at one of the positions val b .. val bar sees (Kernel.guard, at AXIS q and
+    TI_CLASSIFY, /* of key tiles e[1] .. e[2] - 1, of n keys each: which hold a key that a query at one of the positions val b .. val bar (-1: any query) sees (Kernel.guard, at AXIS q and
                     AXIS k), and which of these all of them see as a whole, up to its n-th key.  Kernel.tiles[e[0] - 2] = how many; [e[0] - 1] = how many of them
                     as a whole; from e[0] on the numbers of these, ascending, then those of the others, descending; 0 if there is none.  For each key tile scalars
                     dst and col are its first and its last key, and the body is run; then e[3] (may a query see a key?) and e[4] (do all see all?) may
