@@ -99,7 +99,7 @@ static void test_told(void **state) {
     (void)state;
     static const char *const scores[] = {"s + 0.25 * (h // max(n, 1))", "s + x * (h % max(n, 1)) + b // max(n, 1)",
                                          "(s if h // max(n, 1) > 0 else x) / 2"};
-    for (int i = 0; i < LEN(scores); i++) {
+    for (volatile int i = 0; i < LEN(scores); i++) {
         Buf spec = {0};
         ag_put(&spec, "attention: a\nparams: {x: {float: 0.375}, n: {int: 2}}\nmask: k <= q\nscore: %s\n", scores[i]);
         passes_on("sm_90a", spec.s);
