@@ -79,6 +79,8 @@ void ag_emit_factor(const Emit *e, Buf *out, Ref r, const Names *names,
                     const char *const *shared); /* in parentheses unless it can be multiplied as it is */
 /* "const int name = value;", or an element of an array of that name; type "const int ".  Returns what it is read as. */
 const char *ag_emit_constant(Emit *e, const char *type, const char *name, const char *value);
+/* ---- emit_distance.c: declares it in front of the columns of map i, and notes in `shared` how it is read there */
+void ag_emit_by_distance(Emit *e, const Ins *i, const char **shared);
 /* ---- emit_load.c */
 void ag_emit_load(const Emit *e, Buf *out, Ref r, const Names *names, const char *const *shared, bool paren); /* paren: unless it is a call */
 const char *ag_emit_load_name(const Emit *e, Ref r);
