@@ -145,15 +145,38 @@ static void read_inputs(Compilation *c, const Request *r) {
 
 static Schedule *read_schedule(Diag *d, const attngen_source *text) { return ag_schedule_read(d, add_source(d, text)); }
 
-Schedule *ag_schedule_for(Compilation *c, const Spec *spec, int64_t queries) {
+static Schedule *read_for(Compilation *c, const Spec *spec, int64_t queries) {
     Diag *d = &c->diag;
     attngen_source text = source_of(&d->file[2]);
     if (c->chosen) text = default_schedule(d, spec, c->fn.target, queries);
     Schedule *s = c->chosen ? read_schedule(d, &text) : ag_schedule_read(d, 2);
     ag_stop_if_errors(d);
-    ag_schedule_close(d, s, spec, c->fn.target);
-    ag_stop_if_errors(d);
     return s;
+}
+
+static Schedule *close_for(Compilation *c, Schedule *s, const Spec *spec) {
+    ag_schedule_close(&c->diag, s, spec, c->fn.target);
+    ag_stop_if_errors(&c->diag);
+    return s;
+}
+
+Schedule *ag_schedule_for(Compilation *c, const Spec *spec, int64_t queries) { return close_for(c, read_for(c, spec, queries), spec); }
+
+static void set(Schedule *s, FieldId id, int64_t v) { s->f[id].v = v, s->f[id].open = false; }
+
+Schedule *ag_schedule_narrow(Compilation *c, const Spec *spec) {
+    enum { KEYS = 64, STAGES = 3, STAGED_DIM = 128 };
+    const Field *wide = ag_schedule_for(c, spec, -1)->f;
+    Schedule *s = read_for(c, spec, -1);
+    int64_t m = wide[F_TILE_M].v;
+    int group = spec->group;
+    set(s, F_TILE_M, m);
+    if (wide[F_TILE_N].v > KEYS) set(s, F_TILE_N, KEYS);
+    if (group > 1 && group <= KEYS && (group & (group - 1)) == 0 && m % group == 0) set(s, F_PACK_GQA, true);
+    if (wide[F_PERSISTENT].v == PERSISTENT_DYNAMIC) set(s, F_PERSISTENT, PERSISTENT_STATIC);
+    if (wide[F_MMA_FAMILY].v == FAMILY_WGMMA && spec->D <= STAGED_DIM && spec->Dv <= STAGED_DIM)
+        set(s, F_K_STAGES, STAGES), set(s, F_V_STAGES, STAGES);
+    return close_for(c, s, spec);
 }
 
 /* ---- the whole */

@@ -33,7 +33,9 @@ typedef struct Fn {
     bool gather; /* its listed blocks are visited block by block */
     bool fused;  /* its kernel ends with the program's output */
     bool no_lse; /* nobody asks for the LSE of its rows, which in others costs nothing (without it ptxas spills at D 128 on sm_80) */
-    int united;  /* else: neighbouring queries of a tile, whose loop runs over the union of their lists; 0: one list has all queries of a tile */
+    bool
+        apart; /* of its listed blocks those that the selection forces are attended to by a kernel before, whose result and LSE it takes in (tile_forced.c) */
+    int united; /* else: neighbouring queries of a tile, whose loop runs over the union of their lists; 0: one list has all queries of a tile */
     const Derive *pool; /* whose rows its keys are; NULL */
     bool classified;    /* a kernel before lists the key tiles of each query tile (tile_classify.c) */
 } Fn;
@@ -95,6 +97,9 @@ typedef struct Request {
 void ag_run_passes(Fn *fn, const Request *r);
 /* The schedule of the compilation closed once more, for another spec: the given one, or the shipped one that fits. */
 Schedule *ag_schedule_for(Compilation *c, const Spec *spec, int64_t queries); /* queries: as for ag_schedule_default */
+/* The same for a spec whose queries see few keys each, neighbouring ones much the same: narrow tiles of keys, and of the queries of all heads that share them.  With 64 heads in
+ * groups of 16, 192 keys for a query, D 128 and 16384 queries 0.22 instead of 0.38 ms; tiles of 128 keys 0.32, without the heads 0.31 (docs/performance.md). */
+Schedule *ag_schedule_narrow(Compilation *c, const Spec *spec);
 /* tile_classify.c: is the mask of fn, whose Math IR has its range, one of elements by query or by key, of which only a look at each tile tells what it hides? */
 bool ag_is_classified(const Fn *fn);
 void ag_tile_lists(Kernel *k, const Fn *fn);                                    /* makes k->tiles */

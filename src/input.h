@@ -302,6 +302,7 @@ extern const FieldInfo ag_field[F_COUNT];
 typedef enum StoreWay { STORE_SMEM, STORE_DIRECT, STORE_TMA } StoreWay;                          /* values of F_O_STORE */
 typedef enum Persistence { PERSISTENT_NONE, PERSISTENT_STATIC, PERSISTENT_DYNAMIC } Persistence; /* of F_PERSISTENT */
 typedef enum WeightsIn { WEIGHTS_REGS, WEIGHTS_SMEM } WeightsIn;                                 /* of F_P_OPERAND */
+typedef enum ForcedBlocks { FORCED_LISTED, FORCED_APART } ForcedBlocks;                          /* of F_FORCED */
 typedef enum ListOrder { LISTS_BY_QUERY, LISTS_BY_BLOCK, LISTS_UNITED } ListOrder;               /* of F_LISTS */
 typedef enum Family { FAMILY_MMA_SYNC, FAMILY_WGMMA } Family;                                    /* values of F_MMA_FAMILY */
 Str ag_field_word(const FieldInfo *info, int64_t v);                                             /* value v of an enum or a bool as it is written */
@@ -321,6 +322,7 @@ typedef struct Schedule {
         int64_t max_loads;   /* specs with up to so many elements for each score only (ag_element_loads), 0: any */
     } default_for;           /* without a schedule of the user's: for what a shipped one is taken */
     bool has_lists;          /* closed for a spec with block lists */
+    bool has_forced;         /* and some of them can have their forced blocks apart (ag_can_part) */
     int order[3];            /* grid.order, fastest first: AX_Q (written m), AX_H, AX_B */
     Span order_span;
 } Schedule;
@@ -331,11 +333,15 @@ bool ag_field_has_effect(const Schedule *closed, FieldId id); /* with all other 
 Schedule *ag_schedule_read(Diag *d, uint16_t file);
 /* ---- schedule_close.c
  * Closes every `auto` for this spec and target and checks that the schedule applies to them (arch, head dim). */
-enum { GATHER_KEYS = 128 };                           /* of a block that is visited by the queries that list it */
-enum { UNION_ENTRIES = 512 };                         /* of the lists that a tile unites */
-enum { MAX_QUERIES = 1 << 29 };                       /* of a launch */
-enum { MANY_QUERIES = 1024 };                         /* from there on block lists may be visited block by block */
-bool ag_can_gather(const Branch *b);                  /* lists of single queries, and such blocks */
+enum { GATHER_KEYS = 128 };          /* of a block that is visited by the queries that list it */
+enum { UNION_ENTRIES = 512 };        /* of the lists that a tile unites */
+enum { MAX_QUERIES = 1 << 29 };      /* of a launch */
+enum { MANY_QUERIES = 1024 };        /* from there on block lists may be visited block by block */
+bool ag_can_gather(const Branch *b); /* lists of single queries, and such blocks */
+/* ---- spec_forced.c */
+bool ag_can_part(const Spec *s, const Branch *b); /* a causal selection, which has its forced blocks at both ends of its lists */
+bool ag_forces(const Derive *select, int64_t q,
+               int64_t block); /* does it always select this block, which is none behind the query's own, for a query at position q? */
 int ag_listed_united(const Spec *s, const Branch *b); /* tile_list.c: the queries of a tile whose lists are united; 0: no tile has several */
 void ag_schedule_close(Diag *d, Schedule *s, const Spec *spec, const Target *t);
 bool ag_schedule_is_for(const Schedule *s, const Target *t); /* target.arch has it */

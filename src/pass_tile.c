@@ -39,7 +39,7 @@ static int frag(Tiler *t, const char *name, int cols, DType type, Layout layout)
                               .reference = -1,
                               .carry = -1});
 }
-static int row(Tiler *t, Str name) {
+int ag_tiler_row(Tiler *t, Str name) {
     return ag_val(t->k, (Val){.name = name,
                               .space = SPACE_ROW,
                               .type = DT_F32,
@@ -50,7 +50,7 @@ static int row(Tiler *t, Str name) {
                               .carry = -1});
 }
 /* Where the elements of map i are, if its expression asks. */
-static void set_positions(Tiler *t, Ins *i) {
+void ag_tiler_positions(Tiler *t, Ins *i) {
     if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_Q)) i->e[1] = val(t, t->q0);
     if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_H)) i->e[3] = val(t, t->h);
     if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_K)) i->e[2] = t->first ? t->first : ag_tiler_first_key(t);
@@ -74,11 +74,11 @@ static int materialise_low(Tiler *t, Ref r, Level level, const char *name) {
         if (!name) name = ag_fmt(t->k->arena, "c%d", t->nonce++).s;
         return t->held[r] = ag_tiler_let(t, t->pre, name, e, NULL);
     }
-    int v = row(t, name ? ag_str(name) : ag_fmt(t->k->arena, "r%d", t->nrow++));
+    int v = ag_tiler_row(t, name ? ag_str(name) : ag_fmt(t->k->arena, "r%d", t->nrow++));
     Ins *i = ag_tiler_add(t, steady(t, r) ? t->pre : t->here, TI_MAP, v, NULL);
     i->e[0] = e;
     i->span = t->m->nodes.n[r].span;
-    set_positions(t, i);
+    ag_tiler_positions(t, i);
     return t->held[r] = v;
 }
 
@@ -191,7 +191,7 @@ static int materialise_elem(Tiler *t, Ref r, Ref e, const char *name, const char
     Ins *i = ag_tiler_add(t, t->step, TI_MAP, v, note);
     i->e[0] = e;
     i->span = t->m->nodes.n[r].span;
-    set_positions(t, i);
+    ag_tiler_positions(t, i);
     if (old) t->held[old] = -1;
     return t->held[r] = v;
 }
@@ -308,11 +308,11 @@ static void init_carries(Tiler *t) {
         const Carry *c = &t->s->carry[i];
         bool wide = c->axes & 1 << AX_D;
         if (wide && t->gather) continue; /* a step is complete in itself: step_alone */
-        int v = wide ? frag(t, c->name.s, round_up(t->m->spec->Dv, 16), DT_F32, LAYOUT_ACC) : row(t, c->name);
+        int v = wide ? frag(t, c->name.s, round_up(t->m->spec->Dv, 16), DT_F32, LAYOUT_ACC) : ag_tiler_row(t, c->name);
         hold_carry(t, i, v);
         if (t->gather) continue;
         ag_tiler_add(t, t->pre, TI_FILL, v, i == 0 ? "---- carried over the key tiles" : NULL)->e[0] = ag_node_float(&t->k->nodes, c->init);
-        if (c->combine == OP_RMAX) t->fresh[i] = row(t, ag_fmt(t->k->arena, "%.*s_new", STRF(c->name)));
+        if (c->combine == OP_RMAX) t->fresh[i] = ag_tiler_row(t, ag_fmt(t->k->arena, "%.*s_new", STRF(c->name)));
     }
 }
 
@@ -345,7 +345,7 @@ static void step_rescale(Tiler *t, int index) {
     Ins *i = ag_tiler_add(t, t->step, TI_MAP, v, NULL);
     i->e[0] = op2(t, OP_MUL, val(t, v), val(t, f));
     i->span = t->m->nodes.n[c->reduce].span;
-    set_positions(t, i);
+    ag_tiler_positions(t, i);
 }
 
 /* The new maxima become those that the sums are relative to. */
@@ -354,7 +354,7 @@ static void step_move_maxima(Tiler *t) {
         if (t->fresh[i] == t->kept[i]) continue;
         Ins *x = ag_tiler_add(t, t->step, TI_MAP, t->kept[i], NULL);
         x->e[0] = val(t, t->fresh[i]);
-        set_positions(t, x);
+        ag_tiler_positions(t, x);
     }
 }
 
@@ -410,7 +410,7 @@ static bool step_lazy(Tiler *t) {
     if (!grew) return false;
     Ins *any = ag_tiler_add(t, t->step, TI_ANY, -1, "---- where a maximum has outgrown its reference by 2^8, the reference moves");
     any->e[0] = grew;
-    set_positions(t, any);
+    ag_tiler_positions(t, any);
     Block *step = t->step;
     t->step = t->here = &any->body;
     for (int i = 0; i < t->s->ncarry; i++) step_rescale(t, i);
@@ -430,7 +430,7 @@ static void step_eager(Tiler *t) {
 static void add_totals(Tiler *t, Block *to, const char *note) {
     for (int i = 0; i < t->s->ncarry; i++) {
         if (!t->k->val[t->kept[i]].partial) continue;
-        t->fresh[i] = row(t, ag_fmt(t->k->arena, "%.*s_total", STRF(t->s->carry[i].name)));
+        t->fresh[i] = ag_tiler_row(t, ag_fmt(t->k->arena, "%.*s_total", STRF(t->s->carry[i].name)));
         ag_tiler_add(t, to, TI_TOTAL, t->fresh[i], note)->a = t->kept[i];
         note = NULL;
     }
@@ -461,7 +461,7 @@ static Weighing weigh(Tiler *t, int x, int tensor) {
     Ins *i = ag_tiler_add(t, t->step, TI_MAP, w.operand, "rounded to the storage type");
     i->e[0] = val(t, x);
     if (share >= 0) i->e[0] = op2(t, OP_MUL, i->e[0], val(t, share));
-    set_positions(t, i);
+    ag_tiler_positions(t, i);
     w.tile = shared_tile(t, tensor);
     return w;
 }
@@ -516,10 +516,10 @@ static Ref clear_empty_rows(Tiler *t, Block *to, Ref value, int v) {
     Ref rest = n->arg[1], full = ag_tiler_expr(t, n->arg[0], LEVEL_ROW);
     Ins *any = ag_tiler_add(t, to, TI_ANY, -1, "rows that have seen no key are 0");
     any->e[0] = ag_node_op(&t->k->nodes, OP_NOT, full, 0, 0, c.span);
-    set_positions(t, any);
+    ag_tiler_positions(t, any);
     Ins *clear = ag_tiler_add(t, &any->body, TI_MAP, v, NULL);
     clear->e[0] = ag_node_op(&t->k->nodes, OP_SELECT, full, val(t, v), ag_node_float(&t->k->nodes, 0), c.span);
-    set_positions(t, clear);
+    ag_tiler_positions(t, clear);
     return rest;
 }
 
@@ -527,7 +527,7 @@ static Ref clear_empty_rows(Tiler *t, Block *to, Ref value, int v) {
 static Ins *on_output_rows(Tiler *t, TileOp op, int dst, Ref e, const char *note) {
     Ins *x = ag_tiler_add(t, t->post, op, dst, note);
     x->n = TEN_O;
-    x->span = t->program->output->span;
+    x->span = t->program->output ? t->program->output->span : t->listed->span;
     x->e[0] = e;
     x->e[1] = val(t, t->row0);
     x->e[2] = val(t, t->b);
@@ -542,18 +542,25 @@ typedef struct RowSums {
 } RowSums;
 static int row_sum(void *payload, Ref body) {
     RowSums *s = payload;
-    int sum = row(s->t, ag_fmt(s->t->k->arena, "sum%d", s->n++));
+    int sum = ag_tiler_row(s->t, ag_fmt(s->t->k->arena, "sum%d", s->n++));
     on_output_rows(s->t, TI_OUTPUT_SUM, sum, body, "over the channels of a row")->a = s->v;
     return sum;
 }
 
+Ref ag_tiler_head(Tiler *t) { return t->k->pack > 1 ? ag_node_leaf(&t->k->nodes, OP_AXIS, T_INT, AX_H, (Span){0}) : val(t, t->h); }
+
 /* What the program puts out, of the branch's result in fragment v and the results of the others. */
 static void build_program_output(Tiler *t, int v) {
-    Kernel *k = t->k;
-    Ref h = k->pack > 1 ? ag_node_leaf(&k->nodes, OP_AXIS, T_INT, AX_H, (Span){0}) : val(t, t->h);
     RowSums sums = {t, v, 0};
-    OutputPlace at = {
-        .k = k, .spec = t->program, .b = val(t, t->b), .h = h, .g = val(t, t->g), .own = t->branch, .row_sum = row_sum, .payload = &sums};
+    OutputPlace at = {.k = t->k,
+                      .spec = t->program,
+                      .b = val(t, t->b),
+                      .h = ag_tiler_head(t),
+                      .g = val(t, t->g),
+                      .own = t->branch,
+                      .value = t->taken,
+                      .row_sum = row_sum,
+                      .payload = &sums};
     Ref e = ag_output_expr(&at);
     on_output_rows(t, TI_OUTPUT, v, e, t->program->nbranch > 1 ? "---- the output of this branch and the others" : "---- the output");
 }
@@ -561,22 +568,25 @@ static void build_program_output(Tiler *t, int v) {
 /* o, of the channels from `col` on that the carry's value holds. */
 static void build_output(Tiler *t, Block *to, const MathOut *o, int col) {
     bool wide = t->m->tensor[o->tensor].rank == 4;
-    int v = wide ? -1 : row(t, ag_str(t->m->tensor[o->tensor].name));
+    int v = wide ? -1 : ag_tiler_row(t, ag_str(t->m->tensor[o->tensor].name));
     for (int c = 0; c < t->s->ncarry && wide && v < 0; c++)
         if (t->s->carry[c].axes & 1 << AX_D) v = t->kept[c];
     assert(v >= 0);
     Ref value = wide ? clear_empty_rows(t, to, o->value, v) : o->value;
     if (!wide || !t->share) {
-        Ref e = ag_tiler_expr(t, value, wide ? LEVEL_ELEM : LEVEL_ROW);
+        Ref e = !wide && t->apart ? val(t, t->whole_lse) : ag_tiler_expr(t, value, wide ? LEVEL_ELEM : LEVEL_ROW);
         const Node *n = &t->k->nodes.n[e];
         Ins *x = n->op == OP_VAL && n->index == v ? NULL : ag_tiler_add(t, to, TI_MAP, v, NULL);
         if (x) {
             x->e[0] = e;
             x->span = t->m->nodes.n[o->value].span;
-            set_positions(t, x);
+            ag_tiler_positions(t, x);
         }
     }
-    if (wide && t->fused) build_program_output(t, v);
+    if (wide && t->fused)
+        build_program_output(t, v);
+    else if (wide && t->apart)
+        on_output_rows(t, TI_OUTPUT, v, t->taken, "---- with the forced blocks");
     Ins *x = ag_tiler_add(t, to, wide ? TI_STORE : TI_STORE_ROW, -1, NULL);
     x->a = v;
     x->n = o->tensor;
@@ -729,6 +739,7 @@ void ag_pass_tile(Fn *fn) {
                .pooled = fn->pool != NULL,
                .program = fn->program,
                .branch = fn->number,
+               .apart = fn->apart,
                .fused = fn->fused,
                .no_lse = fn->no_lse};
     t.held = NEWN(fn->d->arena, int, (size_t)m->nodes.len);
@@ -759,6 +770,8 @@ void ag_pass_tile(Fn *fn) {
     if (by_list) ag_tiler_flag(&t, t.step, t.first);
     if (!gather) ag_block_append(t.pre, loop);
     end_step(&t);
+    for (int i = 0; i < m->nout && t.apart; i++)
+        if (m->out[i].tensor == TEN_LSE) ag_tiler_take_forced(&t, &m->out[i]);
     for (int wide = 1; wide >= 0 && !gather; wide--) build_outputs(&t, t.post, wide, 0);
     if (gather)
         ag_tiler_compose(&t, &k->role[0].body, &tile, &loop->body, &post);

@@ -87,6 +87,28 @@ void ag_link_prologue(Compilation *c) {
 /* The bound of a pooled key is a division a row, for which the tiles of three warpgroups at D 64 have no registers: those for few queries have two. */
 enum { FEW_QUERIES = 1 };
 
+/* Are the forced blocks of the branch attended to apart? */
+static bool parts(const Compilation *c, const Branch *b) { return c->sched->f[F_FORCED].v == FORCED_APART && ag_can_part(c->fn.spec, b); }
+
+/* The forced blocks of a branch over lists, its result for now. */
+static void attend_forced(Compilation *c, const Request *r, int branch) {
+    const Spec *whole = c->fn.spec;
+    Arena *a = c->diag.arena;
+    const Branch *b = ag_forced_branch(a, whole, branch);
+    Spec *spec = ag_branch_spec(a, whole, branch);
+    spec->name = ag_fmt(a, "%.*s_forced", STRF(spec->name));
+    spec->mask = b->mask;
+    Fn fn = {.d = &c->diag, .spec = spec, .target = c->fn.target, .branch = b, .program = whole, .number = branch};
+    fn.sched = ag_schedule_narrow(c, spec);
+    fn.math = ag_lower(fn.d, spec);
+    ag_stop_if_errors(fn.d);
+    fn.facts = FACT_LOWERED;
+    ag_run_passes(&fn, r);
+    set_tensors(whole, branch, fn.kernel, false);
+    fn.kernel->tensor[TEN_LSE].program = ag_program_lse(whole, branch);
+    add_part(c, fn);
+}
+
 /* fused: what the kernel writes is the output. */
 static void attend(Compilation *c, const Request *r, int branch, bool fused) {
     const Spec *whole = c->fn.spec;
@@ -94,6 +116,8 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
     spec->beside = ag_output_registers(whole);
     const Branch *b = &whole->branch[branch];
     bool listed = b->blocks.kind != FROM_NONE, gather = listed && !r->united && c->sched->f[F_LISTS].v == LISTS_BY_BLOCK;
+    bool apart = listed && !gather && !r->united && parts(c, b);
+    if (apart && !r->after) attend_forced(c, r, branch);
     Fn fn = {.d = &c->diag,
              .spec = spec,
              .target = c->fn.target,
@@ -101,8 +125,9 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
              .program = whole,
              .number = branch,
              .gather = gather,
+             .apart = apart,
              .fused = fused && !gather,
-             .no_lse = fused && !gather && !is_selected_from(whole, branch) && !ag_has_lse(whole),
+             .no_lse = (fused || apart) && !gather && !is_selected_from(whole, branch) && !ag_has_lse(whole),
              .united = !listed || gather                        ? 0
                        : r->united                              ? r->united
                        : c->sched->f[F_LISTS].v == LISTS_UNITED ? ag_listed_united(whole, b)
@@ -146,21 +171,36 @@ static Spec *close_group(Compilation *c) {
     return s;
 }
 
+/* The branch whose kernel comes last, for the output: one over listed blocks.  But one whose forced blocks are apart has its result in the workspace anyway: then another that
+ * nothing ranks by, so that the workspace has no more results than without. */
+static int last_branch(const Compilation *c) {
+    const Spec *s = c->fn.spec;
+    int last = s->nbranch - 1, listed = -1, plain = -1;
+    for (int i = 0; i < s->nbranch; i++)
+        if (s->branch[i].blocks.kind != FROM_NONE)
+            listed = i;
+        else if (!is_selected_from(s, i))
+            plain = i;
+    if (listed < 0) return last;
+    bool apart = c->sched->f[F_LISTS].v == LISTS_BY_QUERY && parts(c, &s->branch[listed]);
+    return apart && plain >= 0 && ag_output_fits(s, plain) ? plain : listed;
+}
+
 void ag_compile_program(Compilation *c, const Request *r) {
     Spec *s = close_group(c);
     refuse(&c->diag, s);
-    bool all = !r->after; /* the kernels below have no IR before their last form */
-    int last = s->nbranch - 1, listed = -1;
-    for (int i = 0; i < s->nbranch; i++) listed = s->branch[i].blocks.kind != FROM_NONE ? i : listed;
-    if (listed >= 0) last = listed; /* kernels over listed blocks come last */
+    bool all = !r->after, listed = false; /* all: the kernels below have no IR before their last form */
+    for (int i = 0; i < s->nbranch; i++) listed |= s->branch[i].blocks.kind != FROM_NONE;
+    int last = last_branch(c);
     bool fused = ag_output_fits(s, last);
     for (int i = 0; all && i < s->nderive; i++)
         if (s->derive[i].kind == DERIVE_POOL) add_built(c, ag_build_pool(&c->fn, i));
     for (int i = 0; i < s->nbranch; i++)
-        if (s->branch[i].blocks.kind == FROM_NONE) attend(c, r, i, fused && i == last);
+        if (s->branch[i].blocks.kind == FROM_NONE && !(listed && i == last)) attend(c, r, i, fused && i == last);
     for (int i = 0; all && i < s->nderive; i++)
         if (s->derive[i].kind == DERIVE_SELECT) add_built(c, ag_build_select(&c->fn, i));
     for (int i = 0; i < s->nbranch; i++)
         if (s->branch[i].blocks.kind != FROM_NONE) attend(c, r, i, fused && i == last);
+    if (listed && s->branch[last].blocks.kind == FROM_NONE) attend(c, r, last, fused);
     if (all && !fused && (s->nbranch > 1 || s->output)) add_built(c, ag_build_combine(&c->fn));
 }

@@ -41,6 +41,9 @@ static inline int ag_program_tiles(const Spec *s) { return ag_program_count(s); 
 /* A branch as a plain spec: its score and mask, the name "spec_branch", no branches. */
 Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch);
 
+/* spec_forced.c: the branch over the blocks that its selection always has, by a mask; its spec's name ends with "_forced".  Of a branch with ag_can_part. */
+Branch *ag_forced_branch(Arena *a, const Spec *spec, int branch);
+
 /* ---- schedules of branches over listed blocks: small tiles of mma.sync, whatever the other branches have */
 Schedule *ag_listed_schedule(const Fn *fn, const Branch *b); /* tile_list.c: a tile has the queries of one list, or fn->united neighbouring ones */
 Schedule *ag_gather_schedule(const Fn *fn, const Branch *b); /* tile_gather.c: block by block, if ag_can_gather */
@@ -70,11 +73,13 @@ typedef struct OutputPlace {
     const Spec *spec;                        /* the whole one */
     Ref b, h, g;                             /* batch, query head, KV head of an element */
     int own;                                 /* the branch that the kernel itself computes: BRANCH; -1: all are read */
+    Ref value;                               /* of that branch; 0: BRANCH itself */
     int (*row_sum)(void *payload, Ref body); /* the row value that is the sum of `body` over the channels; NULL: the kernel has no rows to itself */
     void *payload;
 } OutputPlace;
 Ref ag_output_expr(const OutputPlace *at);                            /* adds the tensors that it reads to the kernel */
 Ref ag_output_lower(const OutputPlace *at, const Ast *e);             /* an expression of a prologue, the same way */
+Ref ag_output_result(const OutputPlace *at, int branch, Span span);   /* an element of a branch's result, read */
 int ag_output_input(Kernel *k, const Spec *spec, int index, Span at); /* kernel tensor of an input; -1 after an error */
 Ref ag_output_extent(Kernel *k, const Spec *spec, Size s);            /* as int node; head dims are constants */
 bool ag_output_fits(const Spec *s, int branch);                       /* does it read the branch, and has the kernel of that room for its tensors? */

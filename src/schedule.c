@@ -48,7 +48,8 @@ const char *ag_field_idle(const Schedule *s, FieldId id) {
 
 bool ag_field_has_effect(const Schedule *closed, FieldId id) {
     bool one_tile = closed->f[F_PERSISTENT].v == PERSISTENT_NONE;
-    return !ag_field_idle(closed, id) && !(id == F_FETCH_AHEAD && one_tile) && (id != F_LISTS || closed->has_lists);
+    return !ag_field_idle(closed, id) && !(id == F_FETCH_AHEAD && one_tile) && (id != F_LISTS || closed->has_lists) &&
+           (id != F_FORCED || closed->has_forced);
 }
 
 #define VERSION "attngen.schedule/1"

@@ -224,6 +224,30 @@ static void close_lists(const Closing *c) {
                 .s);
 }
 
+/* Whether neighbouring queries have enough keys in common.  Blocks that are forced cost a query as much as others when they are listed; apart they cost a tile of queries a few key
+ * tiles, and a row of results for each query. */
+static void close_forced(const Closing *c) {
+    enum { LEAST_KEYS = 128 };
+    Field *f = &c->s->f[F_FORCED];
+    bool any = false, all = true;
+    for (int i = 0; i < c->spec->nbranch; i++) {
+        const Branch *b = &c->spec->branch[i];
+        if (b->blocks.kind == FROM_NONE) continue;
+        any |= ag_can_part(c->spec, b);
+        const Derive *x = b->blocks.kind == FROM_DERIVE ? &c->spec->derive[b->blocks.index] : NULL;
+        all &= ag_can_part(c->spec, b) && (x->first.n + x->local.n) * x->block.n >= LEAST_KEYS;
+    }
+    bool few = c->spec->queries && c->spec->queries < MANY_QUERIES;
+    c->s->has_forced = any;
+    if (!any)
+        decide(f, FORCED_LISTED, "the spec has no causal selection with forced blocks");
+    else if (all && !few && c->s->f[F_LISTS].v == LISTS_BY_QUERY && !ag_norms(c->spec))
+        decide(f, FORCED_APART, ag_fmt(c->d->arena, "query by query, and forced blocks have %d keys or more", LEAST_KEYS).s);
+    else
+        decide(f, FORCED_LISTED,
+               ag_fmt(c->d->arena, "not query by query, or below %d queries, or forced blocks have fewer than %d keys", MANY_QUERIES, LEAST_KEYS).s);
+}
+
 static void close_fields(const Closing *c) {
     static void (*const close[])(const Closing *) = {[FAMILY_MMA_SYNC] = close_mma_sync, [FAMILY_WGMMA] = close_wgmma};
     Field *f = c->s->f;
@@ -235,6 +259,7 @@ static void close_fields(const Closing *c) {
         decide(&f[F_LONGEST], false, "the spec has no mask, so all tiles are equally long");
     close_group(c);
     close_lists(c);
+    close_forced(c);
     close[value(c, F_MMA_FAMILY)](c);
 }
 

@@ -87,7 +87,7 @@ bool ag_sim_slot_counts(Sim *s, int64_t b, int64_t head, int64_t row, int64_t en
     return block_at(s, s->k->list, at, entry) < blocks_of(s, s->k->list);
 }
 
-/* What the list says, straight from its definition: which keys are in, in whatever order and however often. */
+/* What the list says, straight from its definition: which keys are in, in whatever order and however often; those that the kernel leaves out are not. */
 bool ag_sim_list_has(const Sim *s, int64_t b, int64_t h, int64_t row, int64_t key) {
     const Ins *i = s->k->list;
     if (!i) return true;
@@ -95,6 +95,7 @@ bool ag_sim_list_has(const Sim *s, int64_t b, int64_t h, int64_t row, int64_t ke
     int64_t rows = s->call->size[SZ_SQ], lists = 1;
     const Node *x = &s->k->nodes.n[s->k->tensor[i->a].extent[2]];
     if (x->op == OP_CEILDIV) lists = s->k->nodes.n[x->arg[1]].value.u.i;
+    if (s->k->forced && ag_forces(s->k->forced, row + s->call->size[SZ_OFF], key / i->n)) return false;
     int64_t head = per_head ? h : h / (s->call->size[SZ_HQ] / s->call->size[SZ_HKV]);
     List l = list_at(s, i, b, head, row < rows ? row / lists : 0);
     for (int64_t e = 0; e < l.n; e++)

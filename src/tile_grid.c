@@ -85,11 +85,13 @@ static Ref listed_entries(Tiler *t) {
     return op2(t, OP_MIN, all, t->m->spec->derive[from.index].causal ? op2(t, OP_MIN, there, begun) : there);
 }
 
-/* Key tiles of these. */
-static Ref tiles_of_entries(Tiler *t) {
-    int64_t parts = t->k->list->n / tile_field(t->k, F_TILE_N);
-    Ref entries = listed_entries(t);
-    return parts > 1 ? op2(t, OP_MUL, entries, num(t, parts)) : entries;
+/* Key tiles of these, from *first on. */
+static Ref tiles_of_entries(Tiler *t, Ref *first) {
+    Ref parts = num(t, t->k->list->n / tile_field(t->k, F_TILE_N)), entries = listed_entries(t);
+    *first = num(t, 0);
+    if (t->apart) entries = ag_tiler_unforced(t, entries, first);
+    *first = op2(t, OP_MUL, *first, parts);
+    return op2(t, OP_MUL, entries, parts);
 }
 
 /* Tiles wholly inside of the gap are left out: from step j_gap on a step's tile is `gap` further than its number.  At least `least` tiles behind the gap stay. */
@@ -143,9 +145,9 @@ void ag_tiler_keys(Tiler *t, const Fn *fn) {
     if (r->need_hi) hi = op2(t, OP_MIN, ag_tiler_expr(t, r->need_hi, LEVEL_ONCE), hi);
     if (r->never_needed) hi = zero;
     if (t->listed) lo = hi = zero;
-    int j_lo =
-        ag_tiler_let(t, t->pre, "j_lo", r->need_lo && !t->listed ? op2(t, OP_FLOORDIV, lo, bn) : zero, "---- key tiles j_lo .. j_hi can contribute");
-    Ref up = t->listed ? tiles_of_entries(t) : op2(t, OP_CEILDIV, r->need_hi ? op2(t, OP_MAX, hi, zero) : hi, bn);
+    Ref from = r->need_lo && !t->listed ? op2(t, OP_FLOORDIV, lo, bn) : zero;
+    Ref up = t->listed ? tiles_of_entries(t, &from) : op2(t, OP_CEILDIV, r->need_hi ? op2(t, OP_MAX, hi, zero) : hi, bn);
+    int j_lo = ag_tiler_let(t, t->pre, "j_lo", from, "---- key tiles j_lo .. j_hi can contribute");
     /* With wgmma a tile without keys visits one, in which none is visible: the rings of the roles need no exception then. */
     bool some = tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA;
     Ref least = some ? op2(t, OP_ADD, val(t, j_lo), num(t, 1)) : val(t, j_lo);

@@ -284,6 +284,7 @@ typedef struct Kernel {
         entries; /* KERNEL_GATHER: the TI_ENTRIES whose queries are rows.  A row number of queries is one of entries then: row r of a tile that begins at
                                x stands for the query of entry x + r / pack, and what is stored goes to row number `entry` of the tensor */
     const Ins *list;        /* the TI_LIST whose blocks are visited, or whose slots TI_MERGE reads; NULL: all keys are */
+    const Derive *forced;   /* the selection of the list, whose forced blocks the kernel leaves out; NULL: it visits all */
     bool unique;            /* no block is twice in a list */
     Ref clear_lo, clear_hi; /* keys between which the spec's mask is true for every query row of the tile; 0: unbounded */
     bool never_clear;       /* there is no such range */

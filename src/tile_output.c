@@ -52,20 +52,24 @@ int ag_output_input(Kernel *k, const Spec *spec, int index, Span at) {
     return ag_kernel_tensor(k, t);
 }
 
-static int branch(Lower *x, int index) {
-    Kernel *k = x->at->k;
+static int branch(const OutputPlace *at, int index) {
+    Kernel *k = at->k;
     KernelTensor t = k->tensor[TEN_O];
-    t.name = ag_str_copy(k->arena, x->at->spec->branch[index].name).s;
+    t.name = ag_str_copy(k->arena, at->spec->branch[index].name).s;
     t.output = t.optional = false;
     t.used = t.named = true;
-    t.program = ag_program_result(x->at->spec, index);
+    t.program = ag_program_result(at->spec, index);
     int there = find_tensor(k, t.program);
     return there >= 0 ? there : ag_kernel_tensor(k, t);
 }
 
 /* ---- the syntax tree as kernel nodes */
 
-static Ref row(Lower *x) { return ag_fold_node(x->p, (Node){.op = OP_SUB, .arg = {axis(x, AX_Q), size(x->at->k, SZ_OFF)}}); }
+static Ref row_of(Kernel *k) {
+    Ref q = ag_node_leaf(&k->nodes, OP_AXIS, T_INT, AX_Q, (Span){0});
+    return ag_fold_node(&k->nodes, (Node){.op = OP_SUB, .arg = {q, size(k, SZ_OFF)}});
+}
+static Ref row(Lower *x) { return row_of(x->at->k); }
 
 static Ref lower(Lower *x, const Ast *e);
 
@@ -84,11 +88,16 @@ static Ref lower_load(Lower *x, const Ast *e) {
     return ag_node_intern(x->p, n);
 }
 
+Ref ag_output_result(const OutputPlace *at, int index, Span span) {
+    Nodes *p = &at->k->nodes;
+    Node n = {.op = OP_LOAD, .type = T_FLOAT, .index = branch(at, index), .nsub = 4, .span = span};
+    n.sub[0] = at->b, n.sub[1] = at->h, n.sub[2] = row_of(at->k), n.sub[3] = ag_node_leaf(p, OP_AXIS, T_INT, AX_D, (Span){0});
+    return ag_node_intern(p, n);
+}
+
 static Ref lower_branch(Lower *x, int index, Span at) {
-    if (index == x->at->own) return ag_node_intern(x->p, (Node){.op = OP_BRANCH, .type = T_FLOAT, .axes = 1 << AX_D, .span = at});
-    Node n = {.op = OP_LOAD, .type = T_FLOAT, .index = branch(x, index), .nsub = 4, .span = at};
-    n.sub[0] = x->at->b, n.sub[1] = x->at->h, n.sub[2] = row(x), n.sub[3] = axis(x, AX_D);
-    return ag_node_intern(x->p, n);
+    if (index != x->at->own) return ag_output_result(x->at, index, at);
+    return x->at->value ? x->at->value : ag_node_intern(x->p, (Node){.op = OP_BRANCH, .type = T_FLOAT, .axes = 1 << AX_D, .span = at});
 }
 
 static Ref lower_axis(Lower *x, Axis a) {

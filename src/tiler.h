@@ -32,6 +32,9 @@ typedef struct Tiler {
     int piece_end, block, end, first_key; /* gather: scalars */
     const Spec *program;                  /* the whole spec, whose branch number `branch` this is */
     int branch;
+    bool apart;       /* forced blocks are in the branch's result already */
+    Ref taken;        /* apart: an element of the branch's result, of the fragment and what the kernel before has put out */
+    int whole_lse;    /* apart: a row, the LSE of all blocks */
     bool fused;       /* what is stored is the program's output */
     bool no_lse;      /* the LSE is not put out */
     bool coarse_tanh; /* expressions get OP_TANHA for OP_TANH */
@@ -47,7 +50,11 @@ static inline Ref num(Tiler *t, int64_t v) { return ag_node_int(&t->k->nodes, v)
 static inline Ref size(Tiler *t, Size s) { return ag_node_leaf(&t->k->nodes, OP_SIZE, T_INT, (int)s, (Span){0}); }
 static inline Ref val(Tiler *t, int v) { return ag_kval(t->k, v); }
 Ins *ag_tiler_add(Tiler *t, Block *to, TileOp op, int dst, const char *note);
+Ref ag_tiler_head(Tiler *t);                                                      /* the query head of an element */
 int ag_tiler_let(Tiler *t, Block *to, const char *name, Ref e, const char *note); /* a scalar with value e */
+
+int ag_tiler_row(Tiler *t, Str name);        /* a value for each row of the tile */
+void ag_tiler_positions(Tiler *t, Ins *map); /* where the elements of a map are, if its expression asks */
 
 /* ---- pass_tile.c: a Math node as a kernel expression for use at `level`; what varies with fewer axes is computed ahead, and what is held is read */
 Ref ag_tiler_expr(Tiler *t, Ref r, Level level);
@@ -57,6 +64,9 @@ void ag_tiler_list(Tiler *t);                      /* opens the list of the tile
 Ref ag_tiler_listed(Tiler *t);                     /* of a union: does the row's query list the block of this step? */
 void ag_tiler_skip(Tiler *t);                      /* of a union: each warp computes in the steps whose block a query of its rows lists */
 Ref ag_tiler_first_key(Tiler *t);                  /* position of the first key of tile j */
+/* ---- tile_forced.c: forced blocks that a kernel before has attended to */
+Ref ag_tiler_unforced(Tiler *t, Ref entries, Ref *first); /* those of a selection's `entries` that are not forced lie between *first and the result */
+void ag_tiler_take_forced(Tiler *t, const MathOut *lse);  /* behind the loop: sets taken and whole_lse */
 /* ---- tile_gather.c: the same, block by block */
 void ag_tiler_pieces(Tiler *t, Block *once); /* which entries a block of the launch has */
 void ag_tiler_compose(Tiler *t, Block *once, Block *tile, Block *step, Block *post);
