@@ -71,10 +71,11 @@ static attngen_program *refined(attngen_context *ctx, const attngen_program *p, 
     return ag_program_ref(p);
 }
 
-/* A branch visited block by block because that is faster with many queries, and these are few? */
+/* A branch visited block by block, or with its forced blocks apart, because that is faster with many queries, and these are few? */
 static bool wants_few(const Compilation *c, const attngen_shape *shape) {
-    const Field *lists = &c->sched->f[F_LISTS];
-    return lists->by == BY_RULE && lists->v == LISTS_BY_BLOCK && !c->fn.spec->queries && shape->Sq < MANY_QUERIES;
+    const Field *lists = &c->sched->f[F_LISTS], *forced = &c->sched->f[F_FORCED];
+    bool many = (lists->by == BY_RULE && lists->v == LISTS_BY_BLOCK) || (forced->by == BY_RULE && forced->v == FORCED_APART);
+    return many && !c->fn.spec->queries && shape->Sq < MANY_QUERIES;
 }
 
 /* One reference to the program for these sizes: one with branches that was compiled for no number of query heads per KV head in particular is compiled for theirs, and

@@ -323,6 +323,17 @@ static void pool(Each *x) {
 
 /* ---- merging */
 
+/* What the forced blocks give. */
+static void read_forced(Each *x, const char *type) {
+    Emit *e = x->e;
+    int rows = e->k->forced_rows, lse = e->k->forced_lse;
+    const Ref at[3] = {x->i->e[2], x->i->e[3], 0};
+    ag_emit_line(e, "const float forced_lse = *(%s%s + row * %s);", pointer(x, lse), offset(x, lse, at, 2), stride(x, lse, 2));
+    ag_emit_line(e, "const Eight<%s> forced = load_8<%s>(%s%s + row * %s + d0 * %s, %s, %s, args.vec & %d);", type, type, pointer(x, rows),
+                 offset(x, rows, at, 2), stride(x, rows, 2), stride(x, rows, 3), stride(x, rows, 3), left(x, rows, 3), 1 << rows);
+    ag_emit_line(e, "UNROLL for (int e = 0; e < 8; e++) y[e] = forced[e];");
+}
+
 static void merge(Each *x) {
     Emit *e = x->e;
     const Ins *i = x->i, *l = e->k->list;
@@ -335,16 +346,23 @@ static void merge(Each *x) {
         row_reads(x, i->e[5]);
     }
     if (l->b >= 0) count = ag_fmt(e->k->arena, "min(%s, *(%s%s + row * %s))", n, pointer(x, l->b), offset(x, l->b, at, 2), stride(x, l->b, 2)).s;
-    ag_emit_line(e, "const %s list = {%s%s + row * %s, %s, %s, ceil_div(args.Sk, %d)};", e->k->unique ? "UniqueList" : "BlockList", pointer(x, l->a),
-                 place, stride(x, l->a, 2), stride(x, l->a, 3), count, l->n);
+    const Derive *forced = e->k->forced;
+    const char *blocks = ag_fmt(e->k->arena, "ceil_div(args.Sk, %d)", l->n).s, *first = "";
+    if (forced) { /* of the entries behind the first blocks those up to the query's local ones */
+        blocks = ag_fmt(e->k->arena, "min(%s, floor_div(args.off + row, %d) - %d)", blocks, l->n, forced->local.n - 1).s;
+        if (forced->first.n) first = ag_fmt(e->k->arena, " + %d * %s", forced->first.n, stride(x, l->a, 3)).s;
+    }
+    ag_emit_line(e, "const %s list = {%s%s + row * %s%s, %s, %s, %s};", e->k->unique ? "UniqueList" : "BlockList", pointer(x, l->a), place,
+                 stride(x, l->a, 2), first, stride(x, l->a, 3), count, blocks);
     ag_emit_line(e, "float y[8];");
+    if (forced) read_forced(x, reader(part));
     const char *result = i->bar >= 0 ? "const float lse = " : "";
     ag_emit_line(e,
                  "%smerge_slots<%s, %s>(y, list, args.%s + %s * args.%s_b + %s * args.%s_h + (i64)row * %s * args.%s_s, args.%s_s, args.%s + %s * "
                  "args.%s_b + %s * "
-                 "args.%s_h + (i64)row * %s * args.%s_s + d0, args.%s_s, %s, args.vec & %d);",
+                 "args.%s_h + (i64)row * %s * args.%s_s + d0, args.%s_s, %s, args.vec & %d%s);",
                  result, reader(part), n, lse->name, b, lse->name, h, lse->name, n, lse->name, lse->name, part->name, b, part->name, h, part->name, n,
-                 part->name, part->name, left(x, i->n, 3), 1 << i->a);
+                 part->name, part->name, left(x, i->n, 3), 1 << i->a, forced ? ", forced_lse" : "");
     if (i->e[5]) channels(x, i->e[5]);
     if (i->bar < 0) return;
     const char *to = e->k->tensor[i->bar].name;

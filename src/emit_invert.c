@@ -24,8 +24,13 @@ static const char *buffer_at(const Emit *e, const Ins *i, const char *n) {
 static void lists(Emit *e, const Ins *i) {
     const Inversion *v = &e->k->invert;
     const KernelTensor *t = &e->k->tensor[v->lists], *c = v->counts >= 0 ? &e->k->tensor[v->counts] : NULL;
-    ag_emit_line(e, "QueryLists lists;");
-    ag_emit_line(e, "lists.entry = %s, lists.row = args.s2_%s, lists.col = args.s3_%s;", lists_at(e, i, t), t->name, t->name);
+    const Derive *forced = e->k->forced;
+    const char *first = forced && forced->first.n ? ag_fmt(e->k->arena, " + %d * args.s3_%s", forced->first.n, t->name).s : "";
+    ag_emit_line(e, "%s lists;", forced ? "UnforcedLists" : "QueryLists");
+    ag_emit_line(e, "lists.entry = %s%s, lists.row = args.s2_%s, lists.col = args.s3_%s;", lists_at(e, i, t), first, t->name, t->name);
+    if (forced)
+        ag_emit_line(e, "lists.q0 = args.off + %s * %d, lists.block = %d, lists.local = %d;", ag_emit_atom(e, i->e[2]), v->chunk, forced->block.n,
+                     forced->local.n);
     if (c)
         ag_emit_line(e, "lists.count = %s, lists.count_row = args.s2_%s;", lists_at(e, i, c), c->name);
     else

@@ -140,6 +140,7 @@ typedef struct Branch {
     Fixed block, per;     /* keys per block; queries per list (1 for a select) */
     bool per_head;        /* the lists are by h, not g */
     Ast *score, *mask;    /* as in Spec; k is the position of a key, for pooled keys their index; Sk the number of keys */
+    bool apart;           /* of a program that is being compiled: its forced blocks have a kernel of their own (loop.forced) */
     bool bad;             /* had errors */
     Span span;
 } Branch;
@@ -339,7 +340,7 @@ enum { MAX_QUERIES = 1 << 29 };      /* of a launch */
 enum { MANY_QUERIES = 1024 };        /* from there on block lists may be visited block by block */
 bool ag_can_gather(const Branch *b); /* lists of single queries, and such blocks */
 /* ---- spec_forced.c */
-bool ag_can_part(const Spec *s, const Branch *b); /* a causal selection, which has its forced blocks at both ends of its lists */
+bool ag_can_part(const Spec *s, const Branch *b); /* a causal selection, which has its forced blocks at both ends of its lists, and others */
 bool ag_forces(const Derive *select, int64_t q,
                int64_t block); /* does it always select this block, which is none behind the query's own, for a query at position q? */
 int ag_listed_united(const Spec *s, const Branch *b); /* tile_list.c: the queries of a tile whose lists are united; 0: no tile has several */

@@ -574,7 +574,7 @@ static void build_output(Tiler *t, Block *to, const MathOut *o, int col) {
     assert(v >= 0);
     Ref value = wide ? clear_empty_rows(t, to, o->value, v) : o->value;
     if (!wide || !t->share) {
-        Ref e = !wide && t->apart ? val(t, t->whole_lse) : ag_tiler_expr(t, value, wide ? LEVEL_ELEM : LEVEL_ROW);
+        Ref e = !wide && ag_tiler_apart(t) ? val(t, t->whole_lse) : ag_tiler_expr(t, value, wide ? LEVEL_ELEM : LEVEL_ROW);
         const Node *n = &t->k->nodes.n[e];
         Ins *x = n->op == OP_VAL && n->index == v ? NULL : ag_tiler_add(t, to, TI_MAP, v, NULL);
         if (x) {
@@ -585,7 +585,7 @@ static void build_output(Tiler *t, Block *to, const MathOut *o, int col) {
     }
     if (wide && t->fused)
         build_program_output(t, v);
-    else if (wide && t->apart)
+    else if (wide && ag_tiler_apart(t))
         on_output_rows(t, TI_OUTPUT, v, t->taken, "---- with the forced blocks");
     Ins *x = ag_tiler_add(t, to, wide ? TI_STORE : TI_STORE_ROW, -1, NULL);
     x->a = v;
@@ -739,7 +739,6 @@ void ag_pass_tile(Fn *fn) {
                .pooled = fn->pool != NULL,
                .program = fn->program,
                .branch = fn->number,
-               .apart = fn->apart,
                .fused = fn->fused,
                .no_lse = fn->no_lse};
     t.held = NEWN(fn->d->arena, int, (size_t)m->nodes.len);
@@ -770,7 +769,7 @@ void ag_pass_tile(Fn *fn) {
     if (by_list) ag_tiler_flag(&t, t.step, t.first);
     if (!gather) ag_block_append(t.pre, loop);
     end_step(&t);
-    for (int i = 0; i < m->nout && t.apart; i++)
+    for (int i = 0; i < m->nout && ag_tiler_apart(&t); i++)
         if (m->out[i].tensor == TEN_LSE) ag_tiler_take_forced(&t, &m->out[i]);
     for (int wide = 1; wide >= 0 && !gather; wide--) build_outputs(&t, t.post, wide, 0);
     if (gather)

@@ -87,9 +87,6 @@ void ag_link_prologue(Compilation *c) {
 /* The bound of a pooled key is a division a row, for which the tiles of three warpgroups at D 64 have no registers: those for few queries have two. */
 enum { FEW_QUERIES = 1 };
 
-/* Are the forced blocks of the branch attended to apart? */
-static bool parts(const Compilation *c, const Branch *b) { return c->sched->f[F_FORCED].v == FORCED_APART && ag_can_part(c->fn.spec, b); }
-
 /* The forced blocks of a branch over lists, its result for now. */
 static void attend_forced(Compilation *c, const Request *r, int branch) {
     const Spec *whole = c->fn.spec;
@@ -116,8 +113,7 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
     spec->beside = ag_output_registers(whole);
     const Branch *b = &whole->branch[branch];
     bool listed = b->blocks.kind != FROM_NONE, gather = listed && !r->united && c->sched->f[F_LISTS].v == LISTS_BY_BLOCK;
-    bool apart = listed && !gather && !r->united && parts(c, b);
-    if (apart && !r->after) attend_forced(c, r, branch);
+    if (b->apart && !r->after) attend_forced(c, r, branch);
     Fn fn = {.d = &c->diag,
              .spec = spec,
              .target = c->fn.target,
@@ -125,9 +121,8 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
              .program = whole,
              .number = branch,
              .gather = gather,
-             .apart = apart,
              .fused = fused && !gather,
-             .no_lse = (fused || apart) && !gather && !is_selected_from(whole, branch) && !ag_has_lse(whole),
+             .no_lse = (fused || b->apart) && !gather && !is_selected_from(whole, branch) && !ag_has_lse(whole),
              .united = !listed || gather                        ? 0
                        : r->united                              ? r->united
                        : c->sched->f[F_LISTS].v == LISTS_UNITED ? ag_listed_united(whole, b)
@@ -182,13 +177,24 @@ static int last_branch(const Compilation *c) {
         else if (!is_selected_from(s, i))
             plain = i;
     if (listed < 0) return last;
-    bool apart = c->sched->f[F_LISTS].v == LISTS_BY_QUERY && parts(c, &s->branch[listed]);
-    return apart && plain >= 0 && ag_output_fits(s, plain) ? plain : listed;
+    bool by_query = c->sched->f[F_LISTS].v == LISTS_BY_QUERY;
+    return by_query && s->branch[listed].apart && plain >= 0 && ag_output_fits(s, plain) ? plain : listed;
+}
+
+/* Which branches have their forced blocks apart. */
+static void close_forced(const Compilation *c, Spec *s, const Request *r) {
+    Branch *branch = NEWN(c->diag.arena, Branch, (size_t)s->nbranch + 1);
+    for (int i = 0; i < s->nbranch; i++) {
+        branch[i] = s->branch[i];
+        branch[i].apart = c->sched->f[F_FORCED].v == FORCED_APART && !r->united && ag_can_part(s, &branch[i]);
+    }
+    s->branch = branch;
 }
 
 void ag_compile_program(Compilation *c, const Request *r) {
     Spec *s = close_group(c);
     refuse(&c->diag, s);
+    close_forced(c, s, r);
     bool all = !r->after, listed = false; /* all: the kernels below have no IR before their last form */
     for (int i = 0; i < s->nbranch; i++) listed |= s->branch[i].blocks.kind != FROM_NONE;
     int last = last_branch(c);

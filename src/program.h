@@ -63,8 +63,16 @@ enum { INVERT_CHUNK = 256 }; /* queries that a block of threads works on */
 Ref ag_gather_chunk(Nodes *p, const Spec *spec, int branch);
 Kernel *ag_build_invert(const Fn *fn, int branch, int step);
 /* Entries of each list of a branch that has lists. */
-static inline int ag_list_slots(const Spec *s, const Branch *b) {
+static inline int ag_list_entries(const Spec *s, const Branch *b) {
     return b->blocks.kind == FROM_DERIVE ? s->derive[b->blocks.index].count.n : s->input[b->blocks.index].dim[3].n.n;
+}
+/* The selection whose forced blocks the branch has apart; NULL. */
+static inline const Derive *ag_apart(const Spec *s, const Branch *b) { return b->apart ? &s->derive[b->blocks.index] : NULL; }
+/* Those of a list that are visited block by block: all, or with forced blocks apart those from entry number `first` of the selection on.  Of these the local ones do not count, and
+ * are not always there: a launch can say that its queries lie behind the keys. */
+static inline int ag_list_slots(const Spec *s, const Branch *b) {
+    const Derive *x = ag_apart(s, b);
+    return ag_list_entries(s, b) - (x ? x->first.n : 0);
 }
 
 /* ---- tile_output.c: `output` in a kernel */

@@ -163,13 +163,13 @@ static void each(Sim *s, const Ins *i) {
 
 typedef struct Slots {
     int64_t n, first;
-    double weight[SELECT_MAX_COUNT], lse;
+    double weight[SELECT_MAX_COUNT + 1], lse; /* of each slot, and of the forced blocks */
 } Slots;
 
 /* The slots of the list of a row that count, with their shares. */
 static Slots slots_of(Sim *s, const Ins *i, int64_t b, int64_t h, int64_t row) {
     Slots x = {.n = ag_sim_int(s, i->e[4]), .lse = -INFINITY};
-    float top = -INFINITY, sum = 0, value[SELECT_MAX_COUNT];
+    float top = -INFINITY, sum = 0, value[SELECT_MAX_COUNT + 1];
     x.first = row * x.n;
     for (int64_t e = 0; e < x.n; e++) {
         bool counts = ag_sim_slot_counts(s, b, ag_sim_int(s, i->e[1]), row, e);
@@ -177,8 +177,10 @@ static Slots slots_of(Sim *s, const Ins *i, int64_t b, int64_t h, int64_t row) {
         value[e] = counts ? (float)ag_host_get_at(given(s, i->b), at, 3) : -INFINITY;
         top = fmaxf(top, value[e]);
     }
-    for (int64_t e = 0; e < x.n; e++) sum += value[e] = top == -INFINITY ? 0 : expf(value[e] - top);
-    for (int64_t e = 0; e < x.n; e++) x.weight[e] = sum > 0 ? value[e] / sum : 0;
+    value[x.n] = s->k->forced ? (float)ag_host_get_at(given(s, s->k->forced_lse), (const int64_t[]){b, h, row}, 3) : -INFINITY;
+    top = fmaxf(top, value[x.n]);
+    for (int64_t e = 0; e <= x.n; e++) sum += value[e] = top == -INFINITY ? 0 : expf(value[e] - top);
+    for (int64_t e = 0; e <= x.n; e++) x.weight[e] = sum > 0 ? value[e] / sum : 0;
     if (sum > 0) x.lse = top + logf(sum);
     return x;
 }
@@ -191,7 +193,7 @@ static void merge(Sim *s, const Ins *i) {
         Slots x = slots_of(s, i, r.b, r.h, row);
         if (root) evaluate(s, root, false, row + s->call->size[SZ_OFF], r.h, 0);
         for (int64_t d = 0; d < r.cols; d++) {
-            float sum = 0;
+            float sum = x.weight[x.n] > 0 ? (float)x.weight[x.n] * (float)ag_host_get(given(s, s->k->forced_rows), r.b, r.h, row, d) : 0;
             for (int64_t e = 0; e < x.n; e++)
                 if (x.weight[e] > 0) sum += (float)x.weight[e] * (float)ag_host_get(given(s, i->a), r.b, r.h, x.first + e, d);
             s->each->own = (Scalar){T_FLOAT, {.f = sum}};

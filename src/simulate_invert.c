@@ -48,8 +48,11 @@ typedef struct Work {
 /* The block of a slot of a list; -1 if it does not count. */
 static int64_t block_of(Sim *s, const Work *w, int64_t q, int64_t slot) {
     const Inversion *v = inversion(s);
+    const Derive *forced = s->k->forced;
     if (v->counts >= 0 && slot >= get(s, v->counts, w->b, w->h, q, 0)) return -1;
+    if (forced) slot += forced->first.n;
     int64_t block = get(s, v->lists, w->b, w->h, q, slot);
+    if (forced && ag_forces(forced, q + s->call->size[SZ_OFF], block)) return -1;
     if (block < 0 || block >= w->blocks) return -1;
     for (int64_t e = 0; e < slot; e++)
         if (get(s, v->lists, w->b, w->h, q, e) == block) return -1;

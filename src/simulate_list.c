@@ -84,7 +84,9 @@ bool ag_sim_listed_by(Sim *s, int64_t entry, int64_t query) {
 
 bool ag_sim_slot_counts(Sim *s, int64_t b, int64_t head, int64_t row, int64_t entry) {
     const int64_t at[3] = {b, head, row};
-    return block_at(s, s->k->list, at, entry) < blocks_of(s, s->k->list);
+    const Derive *forced = s->k->forced;
+    int64_t block = block_at(s, s->k->list, at, entry + (forced ? forced->first.n : 0));
+    return block < blocks_of(s, s->k->list) && !(forced && ag_forces(forced, row + s->call->size[SZ_OFF], block));
 }
 
 /* What the list says, straight from its definition: which keys are in, in whatever order and however often; those that the kernel leaves out are not. */

@@ -5,7 +5,8 @@
 bool ag_can_part(const Spec *s, const Branch *b) {
     if (b->blocks.kind != FROM_DERIVE || s->normalize != NORMALIZE_SOFTMAX || s->plus) return false;
     const Derive *x = &s->derive[b->blocks.index];
-    return x->causal && x->first.n + x->local.n > 0;
+    int forced = x->first.n + x->local.n;
+    return x->causal && forced > 0 && forced < x->count.n;
 }
 
 bool ag_forces(const Derive *select, int64_t q, int64_t block) {
@@ -58,5 +59,6 @@ Branch *ag_forced_branch(Arena *a, const Spec *s, int branch) {
     b->mask = forced_mask(a, &s->derive[b->blocks.index], b);
     b->blocks = (SpecRef){FROM_NONE, 0};
     b->counts = -1;
+    b->apart = false;
     return b;
 }

@@ -162,6 +162,7 @@ static void put_operands(Dump *d, const Ins *i) {
         put_exprs(d, "[", i->e + 2, 2, ", ");
         put_exprs(d, "rows ", i->e, 1, " ..]");
         ag_put(d->out, " of %s and %s, slots of %s", k->tensor[i->a].name, k->tensor[i->b].name, k->tensor[k->list->a].name);
+        if (k->forced) ag_put(d->out, " that are not forced, and of %s and %s", k->tensor[k->forced_rows].name, k->tensor[k->forced_lse].name);
         if (i->e[5]) put_exprs(d, ", as branch in ", i->e + 5, 1, "");
         break;
     case TI_OUTPUT:

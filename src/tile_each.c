@@ -156,6 +156,13 @@ static int rows_of_entries(Builder *x, const char *name, bool lse, Ref entries, 
     return ag_kernel_tensor(x->k, t);
 }
 
+/* What the kernel of the forced blocks has put out. */
+static void take_forced(Builder *x, int branch) {
+    Ref rows = x->k->tensor[TEN_O].extent[2];
+    x->k->forced_rows = rows_of_entries(x, "forced", false, rows, ag_program_result(x->spec, branch));
+    x->k->forced_lse = rows_of_entries(x, "forced_lse", true, rows, ag_program_lse(x->spec, branch));
+}
+
 /* `output` at the elements of the block. */
 static Ref output_of(Builder *x, int own) {
     Ref group = op(x, OP_FLOORDIV, size(x, SZ_HQ), size(x, SZ_HKV));
@@ -168,7 +175,7 @@ Kernel *ag_build_merge(const Fn *fn, int branch, bool output) {
     const Branch *b = &s->branch[branch];
     Builder x = begin(fn, ag_fmt(fn->d->arena, "merge%d", branch).s);
     bool derived = b->blocks.kind == FROM_DERIVE, alone = s->nbranch == 1 && !s->output;
-    int n = derived ? s->derive[b->blocks.index].count.n : s->input[b->blocks.index].dim[3].n.n;
+    int n = ag_list_slots(s, b);
     Ref entries = op(&x, OP_MUL, size(&x, SZ_SQ), num(&x, n));
     KernelTensor *o = &x.k->tensor[TEN_O];
     o->used = true;
@@ -180,7 +187,7 @@ Kernel *ag_build_merge(const Fn *fn, int branch, bool output) {
     KernelTensor list = {.name = ag_str_copy(x.k->arena, derived ? s->derive[b->blocks.index].name : s->input[b->blocks.index].name).s,
                          .type = DT_I32,
                          .rank = 4,
-                         .extent = {size(&x, SZ_B), size(&x, b->per_head ? SZ_HQ : SZ_HKV), size(&x, SZ_SQ), num(&x, n)},
+                         .extent = {size(&x, SZ_B), size(&x, b->per_head ? SZ_HQ : SZ_HKV), size(&x, SZ_SQ), num(&x, ag_list_entries(s, b))},
                          .used = true,
                          .named = true,
                          .program = derived ? ag_program_derive(s, b->blocks.index) : ag_program_input(b->blocks.index)};
@@ -190,6 +197,8 @@ Kernel *ag_build_merge(const Fn *fn, int branch, bool output) {
     lists->n = b->block.n;
     x.k->list = lists;
     x.k->unique = derived;
+    x.k->forced = ag_apart(s, b);
+    if (b->apart) take_forced(&x, branch);
     divide(&x, TEN_O, s->Dv, "h");
     Ref group = op(&x, OP_FLOORDIV, size(&x, SZ_HQ), size(&x, SZ_HKV));
     if (!b->per_head) x.g = let(&x, "g", op(&x, OP_FLOORDIV, val(&x, x.h), group), "kv head");

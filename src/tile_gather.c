@@ -79,12 +79,6 @@ static int variable(Tiler *t, Block *to, const char *name, Ref first, const char
 static void set(Tiler *t, Block *to, int v, Ref x) { ag_tiler_add(t, to, TI_SET, v, NULL)->e[0] = x; }
 static Ins *put(Tiler *t, Block *to, TileOp op, const char *note) { return ag_tiler_add(t, to, op, -1, note); }
 
-static int list_length(const Tiler *t) {
-    const Branch *b = t->listed;
-    const Spec *s = t->m->spec;
-    return b->blocks.kind == FROM_DERIVE ? s->derive[b->blocks.index].count.n : s->input[b->blocks.index].dim[3].n.n;
-}
-
 static Ref blocks_of_keys(Tiler *t) { return op2(t, OP_CEILDIV, size(t, SZ_SK), num(t, t->listed->block.n)); }
 
 static int inverted(Tiler *t, const char *name, Ref extent, int program) {
@@ -106,7 +100,7 @@ static void describe_parts(Tiler *t, Ref entries) {
 void ag_tiler_pieces(Tiler *t, Block *once) {
     Kernel *k = t->k;
     const Branch *b = t->listed;
-    int n = list_length(t), piece_entries = k->queries * PIECE_TILES < PIECE_LEAST ? PIECE_LEAST : k->queries * PIECE_TILES;
+    int n = ag_list_slots(t->m->spec, b), piece_entries = k->queries * PIECE_TILES < PIECE_LEAST ? PIECE_LEAST : k->queries * PIECE_TILES;
     Ref block = ag_node_leaf(&k->nodes, OP_BLOCK, T_INT, 0, (Span){0}), all = op2(t, OP_MUL, size(t, SZ_SQ), num(t, n)),
         heads = size(t, b->per_head ? SZ_HQ : SZ_HKV), group = op2(t, OP_FLOORDIV, size(t, SZ_HQ), size(t, SZ_HKV));
     Ref pieces = op2(t, OP_CEILDIV, all, num(t, piece_entries));

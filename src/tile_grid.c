@@ -89,7 +89,7 @@ static Ref listed_entries(Tiler *t) {
 static Ref tiles_of_entries(Tiler *t, Ref *first) {
     Ref parts = num(t, t->k->list->n / tile_field(t->k, F_TILE_N)), entries = listed_entries(t);
     *first = num(t, 0);
-    if (t->apart) entries = ag_tiler_unforced(t, entries, first);
+    if (ag_tiler_apart(t)) entries = ag_tiler_unforced(t, entries, first);
     *first = op2(t, OP_MUL, *first, parts);
     return op2(t, OP_MUL, entries, parts);
 }

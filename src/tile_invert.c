@@ -42,7 +42,7 @@ static int list_tensor(Builder *x, SpecRef from) {
                       .used = true,
                       .named = true,
                       .program = derived ? ag_program_derive(x->spec, from.index) : ag_program_input(from.index)};
-    if (t.rank == 4) t.extent[3] = num(x, x->k->invert.slots);
+    if (t.rank == 4) t.extent[3] = num(x, ag_list_entries(x->spec, x->b));
     return ag_kernel_tensor(x->k, t);
 }
 
@@ -137,6 +137,7 @@ Kernel *ag_build_invert(const Fn *fn, int branch, int step) {
     k->numerics = STR("i32");
     k->queries = INVERT_CHUNK;
     k->invert = (Inversion){.slots = ag_list_slots(fn->spec, x.b), .chunk = INVERT_CHUNK, .window = WINDOW, .columns = COLUMNS};
+    k->forced = ag_apart(fn->spec, x.b);
     x.blocks = op(&x, OP_CEILDIV, size(&x, SZ_SK), num(&x, x.b->block.n));
     x.heads = size(&x, x.b->per_head ? SZ_HQ : SZ_HKV);
     add_tensors(&x, step);

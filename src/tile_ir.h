@@ -95,6 +95,7 @@ typedef enum TileOp {
     TI_MERGE, /* tensor n [batch e[2], head e[3]] rows e[0].. (Kernel.queries of them, those that it has): the rows row * e[4] + slot of tensor a, each weighted by
                  exp(x - LSE) with x its element of tensor b and LSE = log of the sum of their exp(x); of the slots that count in the list of head e[1], of
                  Kernel.list.  0 if there are none.  Tensor bar (-1: none) [batch, head, row] = LSE, -inf if there are none.
+                 With Kernel.forced the row of tensor forced_rows is merged as well, with its element of forced_lse.
                  With e[5] tensor n = e[5] at each element, as in TI_EACH, where BRANCH is the merged value */
     TI_OUTPUT, /* fragment dst, which holds the rows that stand for tensor n [batch e[2], head e[3]] rows e[1].. (those < e[4]; with Kernel.pack heads from e[3] on),
                   = e[0] at each element of those.  In e[0]: BRANCH = the element as it was; AXIS q = off + row; with pack above 1 AXIS h = the row's head;
@@ -283,13 +284,16 @@ typedef struct Kernel {
     const Ins *
         entries; /* KERNEL_GATHER: the TI_ENTRIES whose queries are rows.  A row number of queries is one of entries then: row r of a tile that begins at
                                x stands for the query of entry x + r / pack, and what is stored goes to row number `entry` of the tensor */
-    const Ins *list;        /* the TI_LIST whose blocks are visited, or whose slots TI_MERGE reads; NULL: all keys are */
-    const Derive *forced;   /* the selection of the list, whose forced blocks the kernel leaves out; NULL: it visits all */
-    bool unique;            /* no block is twice in a list */
-    Ref clear_lo, clear_hi; /* keys between which the spec's mask is true for every query row of the tile; 0: unbounded */
-    bool never_clear;       /* there is no such range */
-    Ref plain_lo, plain_hi; /* VALs, set by split: steps [plain_lo, plain_hi) need no guard; 0: none are told apart */
-    Slot slot[META_SLOTS];  /* argument struct, set by place */
+    const Ins *list; /* the TI_LIST whose blocks are visited, or whose slots TI_MERGE reads; NULL: all keys are */
+    const Derive *
+        forced; /* the selection of the list, whose forced blocks the kernel leaves out; NULL: it visits all.  KERNEL_INVERT and TI_MERGE: slot n is entry n +
+                               forced->first then, and counts if its block is not forced (ag_forces) */
+    int forced_rows, forced_lse; /* with TI_MERGE: tensors of what forced blocks give */
+    bool unique;                 /* no block is twice in a list */
+    Ref clear_lo, clear_hi;      /* keys between which the spec's mask is true for every query row of the tile; 0: unbounded */
+    bool never_clear;            /* there is no such range */
+    Ref plain_lo, plain_hi;      /* VALs, set by split: steps [plain_lo, plain_hi) need no guard; 0: none are told apart */
+    Slot slot[META_SLOTS];       /* argument struct, set by place */
     int nslot, param_bytes;
     TmapMeta tmap[META_TMAPS]; /* how tensors are read by TMA: SLOT_TMAP's `index` counts these */
     int ntmap;

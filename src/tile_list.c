@@ -107,7 +107,7 @@ void ag_tiler_list(Tiler *t) {
     i->e[2] = op2(t, OP_FLOORDIV, val(t, t->row0), num(t, b->per.n));
     t->k->list = i;
     if (t->united) unite(t, i);
-    if (t->apart) t->k->forced = &t->program->derive[b->blocks.index];
+    if (ag_tiler_apart(t)) t->k->forced = &t->program->derive[b->blocks.index];
     t->k->unique = b->blocks.kind == FROM_DERIVE;
 }
 

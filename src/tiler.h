@@ -32,9 +32,8 @@ typedef struct Tiler {
     int piece_end, block, end, first_key; /* gather: scalars */
     const Spec *program;                  /* the whole spec, whose branch number `branch` this is */
     int branch;
-    bool apart;       /* forced blocks are in the branch's result already */
-    Ref taken;        /* apart: an element of the branch's result, of the fragment and what the kernel before has put out */
-    int whole_lse;    /* apart: a row, the LSE of all blocks */
+    Ref taken; /* of branches whose forced blocks are apart: an element of the branch's result, of the fragment and what the kernel before has put out */
+    int whole_lse;    /* of these as well: a row, the LSE of all blocks */
     bool fused;       /* what is stored is the program's output */
     bool no_lse;      /* the LSE is not put out */
     bool coarse_tanh; /* expressions get OP_TANHA for OP_TANH */
@@ -65,6 +64,7 @@ Ref ag_tiler_listed(Tiler *t);                     /* of a union: does the row's
 void ag_tiler_skip(Tiler *t);                      /* of a union: each warp computes in the steps whose block a query of its rows lists */
 Ref ag_tiler_first_key(Tiler *t);                  /* position of the first key of tile j */
 /* ---- tile_forced.c: forced blocks that a kernel before has attended to */
+static inline bool ag_tiler_apart(const Tiler *t) { return t->listed && t->listed->apart && !t->gather; }
 Ref ag_tiler_unforced(Tiler *t, Ref entries, Ref *first); /* those of a selection's `entries` that are not forced lie between *first and the result */
 void ag_tiler_take_forced(Tiler *t, const MathOut *lse);  /* behind the loop: sets taken and whole_lse */
 /* ---- tile_gather.c: the same, block by block */

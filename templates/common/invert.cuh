@@ -7,15 +7,23 @@ LEAF int entry_of(const QueryLists &lists, int q, int slot) {
     return in ? __ldg(lists.entry + q * lists.row + slot * lists.col) : -1;
 }
 // Whether an earlier slot of the list has the same block.
-LEAF bool is_repeated(const QueryLists &lists, int q, int slot, int block) {
+template <class Lists> LEAF bool is_repeated(const Lists &lists, int q, int slot, int block) {
     ROLLED for (int s = 0; s < slot; s++)
         if (entry_of(lists, q, s) == block) return true;
     return false;
 }
 
+//@ leaf UnforcedLists needs types LEAF QueryLists floor_div
+// Those without the blocks that are always listed: the first, which lie before `entry`, and of each query its own and the local - 1 before it.  q0: position of the first query.
+struct UnforcedLists : QueryLists { int q0, block, local; };
+LEAF int entry_of(const UnforcedLists &lists, int q, int slot) {
+    const int block = entry_of((const QueryLists &)lists, q, slot);
+    return block > floor_div(lists.q0 + q, lists.block) - lists.local ? -1 : block;
+}
+
 //@ leaf for_entries needs types LEAF UNROLL QueryLists
 // f(i, j) for the entries i = query * N + slot of the 32 queries of the warp whose block is window + j, j < n: lanes side by side, four loads at a time.
-template <int N, class F> LEAF void for_entries(const QueryLists &lists, int window, int n, F f) {
+template <int N, class Lists, class F> LEAF void for_entries(const Lists &lists, int window, int n, F f) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     ROLLED for (int i0 = lane; i0 < 32 * N; i0 += 4 * 32) {
         u32 j[4];
@@ -30,7 +38,7 @@ template <int N, class F> LEAF void for_entries(const QueryLists &lists, int win
 
 //@ leaf mark_lists needs types LEAF UNROLL for_entries
 // Sets bit q of masks[warp][j] if query q of the warp's 32 lists block window + j, j < n; gives those that list some block twice. Each warp sees its own row.
-template <int N, int WINDOW> LEAF u32 mark_lists(u32 *masks, const QueryLists &lists, int window, int n) {
+template <int N, int WINDOW, class Lists> LEAF u32 mark_lists(u32 *masks, const Lists &lists, int window, int n) {
     u32 *const row = masks + threadIdx.x / 32 * WINDOW, twice = 0;
     UNROLL for (int i = 0; i < WINDOW / 128; i++) ((uint4 *)row)[i * 32 + threadIdx.x % 32] = make_uint4(0, 0, 0, 0);
     __syncwarp();
@@ -40,7 +48,7 @@ template <int N, int WINDOW> LEAF u32 mark_lists(u32 *masks, const QueryLists &l
 
 //@ leaf count_lists needs types LEAF UNROLL mark_lists
 // out[j] = how many entries of the chunk's lists have a block below j, for j = 0 .. blocks. A window of blocks at a time: four neighbouring ones to each thread.
-template <int N, int WINDOW> LEAF void count_lists(u32 *masks, u32 *sums, const QueryLists &lists, int blocks, int *out, i64 col) {
+template <int N, int WINDOW, class Lists> LEAF void count_lists(u32 *masks, u32 *sums, const Lists &lists, int blocks, int *out, i64 col) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 before = 0;                                                      // in lower windows
     ROLLED for (int window = 0; window < blocks; window += WINDOW) {
@@ -101,7 +109,7 @@ LEAF void scan_lists(u32 *part, int *x, i64 row, i64 col, int chunks, int column
 //@ leaf invert_lists needs types LEAF UNROLL mark_lists
 // Writes the entries of the chunk's lists, from number id0 on, to their places: first[j] + before[j + 1] - before[j] is where those of block j begin, behind which they
 // lie in the order of their queries.
-template <int N, int WINDOW> LEAF void invert_lists(u32 *masks, u32 *begins, u8 *below, const QueryLists &lists, int blocks, const int *first, i64 first_col,
+template <int N, int WINDOW, class Lists> LEAF void invert_lists(u32 *masks, u32 *begins, u8 *below, const Lists &lists, int blocks, const int *first, i64 first_col,
                                                     const int *before, i64 col, int *entry, i64 entry_col, int id0) {
     const int warp = threadIdx.x / 32;
     ROLLED for (int window = 0; window < blocks; window += WINDOW) {

@@ -95,10 +95,10 @@ template <int QUERIES, int SLOTS, int PITCH, int THREADS> LEAF int unite_lists(i
 
 //@ leaf merge_slots needs types LEAF UNROLL NEG_INF load_8
 // The results of the N slots of a list (rows of 8 channels, row_stride apart, the first n of which are there), weighted by their LSEs, which are lse_stride apart; the LSE of
-// all, -inf if no slot counts.  Two rows are on their way at a time: with more of them, of all threads, DRAM is slower.
-template <class T, int N, class List> LEAF float merge_slots(float (&y)[8], const List &list, const float *lse, i64 lse_stride, const typename T::element *part, i64 row_stride, int n, bool vec) {
-    float top = NEG_INF, sum = 0.f;
-    UNROLL for (int e = 0; e < 8; e++) y[e] = 0.f;
+// all, -inf if no slot counts.  y is the result of other keys already if their LSE, top, is not -inf.  Two rows are on their way at a time: with more of them, of all threads, DRAM is slower.
+template <class T, int N, class List> LEAF float merge_slots(float (&y)[8], const List &list, const float *lse, i64 lse_stride, const typename T::element *part, i64 row_stride, int n, bool vec, float top = NEG_INF) {
+    float sum = top == NEG_INF ? 0.f : 1.f;
+    UNROLL for (int e = 0; e < 8; e++) y[e] = top == NEG_INF ? 0.f : y[e];
     ROLLED for (int s = 0; s < N; s += 2) {
         float x[2];
         Eight<T> row[2];

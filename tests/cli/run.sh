@@ -67,6 +67,13 @@ t "lists united" 0 "" check nsa -s "$tmp/union.yaml" -a sm_90 -D D=32 -D group=1
 t "lists of several queries united" 4 "$tmp/union.yaml:2:15: error: loop.lists: union takes a list for each query, shared by 4, 8, 16 or 32 query heads, and tiles of 64 rows with up to 512 entries: write query*" emit block_sparse -s "$tmp/union.yaml" -a sm_90
 t "lists of several queries by block" 4 "$tmp/block.yaml:2:15: error: loop.lists: block takes a list for each query and blocks of up to 128 keys: write query" emit block_sparse -s "$tmp/block.yaml" -a sm_90
 
+printf 'schema: attngen.schedule/1\nloop: {lists: union, forced: apart}\n' >"$tmp/both.yaml"
+t "forced blocks apart from a union" 4 "$tmp/both.yaml:2:30: error: loop.forced: apart does not go with loop.lists: union, which reads a block that several queries list once: write listed*" emit nsa -s "$tmp/both.yaml" -a sm_90 -D D=32 -D group=16
+for lists in query block; do
+  printf 'schema: attngen.schedule/1\nloop: {lists: %s, forced: listed}\n' $lists >"$tmp/listed.yaml"
+  t "forced blocks listed, by $lists" 0 "" check nsa -s "$tmp/listed.yaml" -a sm_90 -D D=32 -D group=4 --no-gpu
+done
+
 # ---- emit
 for as in spec math tile schedule cu; do t "emit $as" 0 "" emit causal -a sm_90 --as $as; done
 t "arch is named" 0 "attngen: taking sm_*" emit causal
