@@ -435,7 +435,7 @@ bool ag_args_mappable(const BoundArgs *b) {
 }
 
 /* The tensor whose first row stands in for one without elements: a kernel fetches a tile even where there are no keys, so the map must be a legal one; what it
- * brings counts for nothing. */
+ * brings counts for nothing.  (It may be o, which nobody has written yet.) */
 static int stand_in(const BoundArgs *b, int i) {
     for (uint32_t k = 0; !is_moved(b, i) && k < b->meta->ntmap; k++)
         if (is_moved(b, b->meta->tmap[k].tensor)) return b->meta->tmap[k].tensor;

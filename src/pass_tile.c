@@ -218,6 +218,13 @@ static int tensor_with(const Tiler *t, const Node *product, Axis axis) {
     }
     return -1;
 }
+/* The first row of the step's tile.  By TMA a tensor without rows is read through the map of another's first row, whatever that holds (launch.c): a softmax clears rows that see no key,
+ * while with scores for weights 0 times it would be left, so V is then read past that row, where TMA brings zeros. */
+static Ref first_row(Tiler *t, int tensor) {
+    Ref first = ag_tiler_first_key(t);
+    if (tensor != TEN_V || t->m->spec->normalize == NORMALIZE_SOFTMAX || tile_field(t->k, F_MMA_FAMILY) != FAMILY_WGMMA) return first;
+    return op2(t, OP_MAX, first, op2(t, OP_SUB, num(t, 1), size(t, t->k->tensor[tensor].rows)));
+}
 static int shared_tile(Tiler *t, int tensor) {
     if (t->shared[tensor] >= 0) return t->shared[tensor];
     const MathTensor *x = &t->m->tensor[tensor];
@@ -240,7 +247,7 @@ static int shared_tile(Tiler *t, int tensor) {
     Ins *i = ag_tiler_add(t, keys ? t->step : t->pre, TI_COPY, v, NULL);
     i->a = tensor;
     i->e[0] = num(t, 0);
-    i->e[1] = keys ? ag_tiler_first_key(t) : val(t, t->row0);
+    i->e[1] = keys ? first_row(t, tensor) : val(t, t->row0);
     i->e[2] = keys ? size(t, kt->rows) : t->limit;
     i->e[3] = val(t, t->b);
     i->e[4] = val(t, kt->heads == SZ_HQ ? t->h : t->g);

@@ -31,13 +31,22 @@ static void check_head(Sim *s, const KernelTensor *t, int64_t b, int64_t head) {
     if (head < 0 || head >= nh) ag_sim_fail(s, "head %lld of %s, which has %lld", (long long)head, t->name, (long long)nh);
 }
 
+/* Of a pool fewer than there are keys. */
+static int64_t rows_of(Sim *s, const KernelTensor *t) { return t->extent[2] ? ag_sim_int(s, t->extent[2]) : s->call->size[t->rows]; }
+
 static void check_rows(Sim *s, const KernelTensor *t, int64_t row0, int64_t end) {
-    int64_t n = t->extent[2] ? ag_sim_int(s, t->extent[2]) : s->call->size[t->rows]; /* of a pool fewer than there are keys */
+    int64_t n = rows_of(s, t);
     if (row0 < 0 || end > n) ag_sim_fail(s, "rows %lld..%lld of %s, which has %lld", (long long)row0, (long long)end - 1, t->name, (long long)n);
 }
 
 /* Query heads whose rows lie beside one another in a tile of tensor t. */
 static int packed(const Sim *s, const KernelTensor *t) { return t->rows == SZ_SQ ? s->k->pack : 1; }
+
+/* The map of a tensor without rows is that of another tensor's first row (launch.c), which may hold anything: row 0 of the tile that is fetched all the same. */
+static void fetch_stand_in(Sim *s, const Ins *i, Stage *g, int64_t row0) {
+    if (i->bar < 0 || row0 > 0 || rows_of(s, &s->k->tensor[i->a]) > 0) return;
+    for (int c = 0; c < s->k->tensor[i->a].cols; c++) g->x[c] = NAN;
+}
 
 /* Rows past the `live` first and columns past the tensor's are zero. */
 static void fetch(Sim *s, const Ins *i, Stage *g, int64_t row0, int live, int64_t b, int64_t head) {
@@ -50,6 +59,7 @@ static void fetch(Sim *s, const Ins *i, Stage *g, int64_t row0, int live, int64_
         int64_t row = entries ? ag_sim_query(s, row0 + r / pack) : row0 + r / pack;
         for (int c = 0; c < cols; c++) g->x[r * v->cols + c] = (float)ag_host_get(x, b, head + r % pack, row, c);
     }
+    fetch_stand_in(s, i, g, row0);
 }
 
 static void copy(Sim *s, const Ins *i) {
@@ -161,7 +171,7 @@ static void output_origin(Sim *s, Cell *d, const Ins *i, const Cell *weights, co
     if (!w->has_k) return;
     check_kv_head(s, keys, w);
     int n = weights->v->cols;
-    if (w->key0 != keys->row0)
+    if (w->key0 != keys->row0 && rows_of(s, &s->k->tensor[keys->tensor]) > 0)
         ag_sim_fail(s, "%s is for keys %lld..%lld, but %s holds rows %lld..%lld", ag_sim_name(s, i->a), (long long)w->key0,
                     (long long)w->key0 + n - 1, ag_sim_name(s, i->b), (long long)keys->row0, (long long)keys->row0 + n - 1);
     if (s->k->kind == KERNEL_ATTEND) ag_sim_cover_contract(s, weights);
