@@ -46,6 +46,7 @@ typedef struct Emit {
     bool *declared;            /* per value: its variable has been printed */
     bool head[KERNEL_TENSORS]; /* per tensor: the pointer to this block's batch and head has been printed */
     Base *base;                /* per Ref, in a map; NULL */
+    IntReaches *reach;            /* of the kernel's nodes */
     Buf *arrays;               /* not NULL: constants of rows are elements of arrays, which are declared here */
     int row_tiles;             /* of such an array */
     InFlight flight;

@@ -92,14 +92,31 @@ typedef struct Format {
     const char *at, *end;
     int prec;
 } Format;
-static Format format_of(const Kernel *k, const Node *n) {
-    /* integer // and % of values that cannot be negative are C's own */
-    bool plain = n->type == T_INT && (n->op == OP_FLOORDIV || n->op == OP_MOD) && ag_nonneg(k, n->arg[0]) && ag_nonneg(k, n->arg[1]);
-    if (plain) return (Format){n->op == OP_MOD ? "rem(%0, %1)" : "quot(%0, %1)", NULL, P_ATOM};
+/* Operations on ints that may leave 32 bits: what wraps around is unsigned in C. */
+static const char *wrapping(Op op) {
+    switch (op) {
+    case OP_ADD: return "wrap_add(%0, %1)";
+    case OP_SUB: return "wrap_sub(%0, %1)";
+    case OP_MUL: return "wrap_mul(%0, %1)";
+    case OP_NEG: return "wrap_sub(0, %0)";
+    case OP_ABS: return "wrap_abs(%0)";
+    default: return NULL;
+    }
+}
+/* Integer // and % of values that cannot be negative are C's own; by 0, which in a spec gives 0, only attngen never divides. */
+static bool is_plain_division(const Emit *e, Ref r) {
+    const Node *n = &e->k->nodes.n[r];
+    if (n->type != T_INT || (n->op != OP_FLOORDIV && n->op != OP_MOD)) return false;
+    return ag_reach_among(e->k, e->reach, n->arg[0]).least >= 0 && ag_reach_among(e->k, e->reach, n->arg[1]).least >= ag_is_of_spec(e->k, r);
+}
+static Format format_of(const Emit *e, Ref r) {
+    const Node *n = &e->k->nodes.n[r];
+    if (is_plain_division(e, r)) return (Format){n->op == OP_MOD ? "rem(%0, %1)" : "quot(%0, %1)", NULL, P_ATOM};
+    if (n->type == T_INT && wrapping(n->op) && ag_reach_among(e->k, e->reach, r).wraps) return (Format){wrapping(n->op), NULL, P_ATOM};
     const char *f = ag_op[n->op].cuda, *bar = NULL; /* "float form|int form", but || is an operator */
     for (const char *p = strchr(f, '|'); p && !bar; p = strchr(p + 2, '|'))
         if (p[1] != '|') bar = p;
-    bool is_int = k->nodes.n[n->arg[0]].type == T_INT;
+    bool is_int = e->k->nodes.n[n->arg[0]].type == T_INT;
     return (Format){bar && is_int ? bar + 1 : f, bar && !is_int ? bar : NULL, c_prec(n)};
 }
 
@@ -146,7 +163,7 @@ static void put(const Emit *e, Buf *out, Ref r, const Names *x, const char *cons
         ag_put(out, "args.scale_log2e");
         return;
     }
-    Format f = format_of(e->k, n);
+    Format f = format_of(e, r);
     if (f.prec < outer) ag_put(out, "(");
     put_operation(e, out, n, f, x, shared);
     if (f.prec < outer) ag_put(out, ")");
@@ -230,26 +247,16 @@ const char *ag_emit_constant(Emit *e, const char *type, const char *name, const 
 }
 
 /* Is an int known to be so far above the least that a key can be subtracted? */
-static bool is_above_least(const Kernel *k, Ref r) {
-    bool *above = NEWN(k->arena, bool, (size_t)r + 1);
-    if (!ag_reads_captured(k, r)) return true;
-    for (Ref i = 1; i <= r; i++) { /* operands come first */
-        const Node *n = &k->nodes.n[i];
-        if (n->op == OP_CONST)
-            above[i] = n->type == T_INT && n->value.u.i >= -(1 << 30);
-        else if (n->op == OP_MAX || n->op == OP_MIN)
-            above[i] = n->op == OP_MAX ? above[n->arg[0]] || above[n->arg[1]] : above[n->arg[0]] && above[n->arg[1]];
-        else
-            above[i] = n->op == OP_SIZE || n->op == OP_AXIS || n->op == OP_PARAM;
-    }
-    return above[r];
+static bool is_above_least(const Emit *e, Ref r) {
+    if (!ag_reads_captured(e->k, r) && !ag_is_of_spec(e->k, r)) return true;
+    return ag_reach_among(e->k, e->reach, r).least >= INT32_MIN + (int64_t)AG_POSITION_LIMIT;
 }
 
 /* less_key: less the lane's first key, which names it apart: both may be asked for. */
 static const char *declare_part(Emit *e, Ref i, const Names *names, const char *const *shared, bool less_key) {
     static const char *const type[] = {"", "const bool ", "const int ", "const float "};
     const Node *n = &e->k->nodes.n[i];
-    bool cut = less_key && !is_above_least(e->k, i), load = n->op == OP_LOAD && !less_key;
+    bool cut = less_key && !is_above_least(e, i), load = n->op == OP_LOAD && !less_key;
     Buf text = {0};
     ag_put(&text, cut ? "max(" : "");
     put(e, &text, i, names, shared, less_key && !cut ? P_ADD : 0);

@@ -3,51 +3,19 @@
  * Sums of bounds may be reached by no row, so each is held against the least and greatest value it can have: what might leave 32 bits has no extent.  What is
  * the same for all of a tile is its own bound, also where it wraps around. */
 #include "ranges.h"
+#include "reach.h"
 
 static const Extent no_extent = {0};
 static const int64_t limit = AG_POSITION_LIMIT;
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
 static bool fits(int64_t least, int64_t most) { return least >= INT32_MIN && most <= INT32_MAX; }
 
 /* ---- constants that an int stays within */
 
-typedef struct Span64 {
-    int64_t lo, hi;
-} Span64;
-
-static const Span64 any_int = {INT32_MIN, INT32_MAX};
-
-static Span64 size_reach(int size) {
-    if (size == SZ_SQ || size == SZ_SK) return (Span64){0, limit};
-    return size == SZ_OFF ? (Span64){-limit, limit} : (Span64){0, INT32_MAX};
-}
-
 static Span64 axis_reach(const Ranges *g, int axis) {
     if (axis == AX_K) return (Span64){0, g->keys - 1};
     return axis == AX_Q ? (Span64){-limit, limit} : (Span64){0, INT32_MAX};
-}
-
-static Span64 product_reach(Span64 a, Span64 b) {
-    int64_t p[4] = {a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi};
-    Span64 r = {p[0], p[0]};
-    for (int i = 1; i < 4; i++) r = (Span64){min64(r.lo, p[i]), max64(r.hi, p[i])};
-    return r;
-}
-
-static int64_t floor_div64(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
-
-static Span64 quotient_reach(Span64 a, Span64 b) {
-    if (b.lo > 0) return (Span64){min64(floor_div64(a.lo, b.lo), floor_div64(a.lo, b.hi)), max64(floor_div64(a.hi, b.lo), floor_div64(a.hi, b.hi))};
-    int64_t most = max64(max64(a.lo, -a.lo), max64(a.hi, -a.hi));
-    return (Span64){max64(-most, INT32_MIN), min64(most, INT32_MAX)};
-}
-
-static Span64 remainder_reach(Span64 a, Span64 b) {
-    if (b.lo <= 0) return any_int;
-    return a.lo >= 0 && a.hi < b.lo ? a : (Span64){0, b.hi - 1};
 }
 
 static bool reach(Ranges *g, Ref r, Span64 *out);
@@ -56,35 +24,20 @@ static bool op_reach(Ranges *g, const Node *n, Span64 *out) {
     Span64 x[3] = {{0}};
     for (int i = 0; i < ag_op[n->op].arity; i++)
         if (g->p->n[n->arg[i]].type == T_INT && !reach(g, n->arg[i], &x[i])) return false;
-    switch (n->op) {
-    case OP_NEG: *out = (Span64){-x[0].hi, -x[0].lo}; break;
-    case OP_ADD: *out = (Span64){x[0].lo + x[1].lo, x[0].hi + x[1].hi}; break;
-    case OP_SUB: *out = (Span64){x[0].lo - x[1].hi, x[0].hi - x[1].lo}; break;
-    case OP_MUL: *out = product_reach(x[0], x[1]); break;
-    case OP_FLOORDIV: *out = quotient_reach(x[0], x[1]); break;
-    case OP_MOD: *out = remainder_reach(x[0], x[1]); break;
-    case OP_MIN: *out = (Span64){min64(x[0].lo, x[1].lo), min64(x[0].hi, x[1].hi)}; break;
-    case OP_MAX: *out = (Span64){max64(x[0].lo, x[1].lo), max64(x[0].hi, x[1].hi)}; break;
-    case OP_CLAMP: *out = (Span64){min64(max64(x[0].lo, x[1].lo), x[2].lo), min64(max64(x[0].hi, x[1].hi), x[2].hi)}; break;
-    case OP_RELU: *out = (Span64){max64(x[0].lo, 0), max64(x[0].hi, 0)}; break;
-    case OP_ABS: *out = (Span64){max64(0, max64(x[0].lo, -x[0].hi)), max64(-x[0].lo, x[0].hi)}; break;
-    case OP_SELECT: *out = (Span64){min64(x[1].lo, x[2].lo), max64(x[1].hi, x[2].hi)}; break;
-    default: *out = any_int; break;
-    }
-    return fits(out->lo, out->hi);
+    return ag_op_reach(n->op, x, out);
 }
 
 static bool reach(Ranges *g, Ref r, Span64 *out) {
     const Node n = g->p->n[r];
-    *out = any_int;
+    *out = ag_any_int();
     if (--g->budget < 0) return ag_rg_uniform(g, r);
     if (n.op == OP_CONST) *out = (Span64){n.value.u.i, n.value.u.i};
-    if (n.op == OP_SIZE) *out = size_reach(n.index);
+    if (n.op == OP_SIZE) *out = ag_size_reach(n.index);
     if (n.op == OP_PARAM) *out = (Span64){-PARAM_INT_MAX, PARAM_INT_MAX};
     if (n.op == OP_AXIS || n.op == OP_AXISMIN || n.op == OP_AXISMAX) *out = axis_reach(g, n.index);
     if (ag_op[n.op].arity == 0 || n.op == OP_LOAD || op_reach(g, &n, out)) return true;
     if (!ag_rg_uniform(g, r)) return false;
-    *out = any_int; /* it may wrap around */
+    *out = ag_any_int(); /* it may wrap around */
     return true;
 }
 
@@ -106,7 +59,7 @@ void ag_rg_assume(Ranges *g, Ref condition) {
 Extent ag_rg_cut(Ranges *g, Extent x, int64_t least, int64_t most) {
     if (x.least < least) x.lo = ag_rg_op(g, OP_MAX, x.lo, ag_rg_num(g, least)), x.hi = ag_rg_op(g, OP_MAX, x.hi, ag_rg_num(g, least));
     if (x.most > most) x.lo = ag_rg_op(g, OP_MIN, x.lo, ag_rg_num(g, most)), x.hi = ag_rg_op(g, OP_MIN, x.hi, ag_rg_num(g, most));
-    x.least = min64(max64(x.least, least), most), x.most = max64(min64(x.most, most), least);
+    x.least = ag_min64(ag_max64(x.least, least), most), x.most = ag_max64(ag_min64(x.most, most), least);
     return x;
 }
 
@@ -170,10 +123,10 @@ static Ref multiple(Ranges *g, Quotient a, Ref c) {
 }
 
 static Extent multiples(Ranges *g, Quotient lo, Quotient hi, Ref c, Span64 by) {
-    Span64 x, y, positive = {max64(by.lo, 1), by.hi}; /* a divisor is, or it is assumed */
+    Span64 x, y, positive = {ag_max64(by.lo, 1), by.hi}; /* a divisor is, or it is assumed */
     if (!reach(g, lo.x, &x) || !reach(g, hi.x, &y)) return no_extent;
-    int64_t least = x.lo < 0 ? min64(2 * x.lo, -by.hi) : 0, most = max64(y.hi, 0);
-    least += product_reach((Span64){lo.more, lo.more}, positive).lo, most += product_reach((Span64){hi.more, hi.more}, positive).hi;
+    int64_t least = x.lo < 0 ? ag_min64(2 * x.lo, -by.hi) : 0, most = ag_max64(y.hi, 0);
+    least += ag_product_reach((Span64){lo.more, lo.more}, positive).lo, most += ag_product_reach((Span64){hi.more, hi.more}, positive).hi;
     return fits(least, most) ? extent(multiple(g, lo, c), multiple(g, hi, c), least, most) : no_extent;
 }
 
@@ -182,7 +135,7 @@ Extent ag_rg_times(Ranges *g, Extent a, Ref c) {
     Quotient lo, hi;
     if (!a.ok || !reach(g, c, &by)) return no_extent;
     if (is_quotient(g, a.lo, c, &lo) && is_quotient(g, a.hi, c, &hi)) return multiples(g, lo, hi, c, by);
-    r = product_reach((Span64){a.least, a.most}, by);
+    r = ag_product_reach((Span64){a.least, a.most}, by);
     if (!fits(r.lo, r.hi)) return no_extent;
     Ref p = ag_rg_op(g, OP_MUL, a.lo, c), q = ag_rg_op(g, OP_MUL, a.hi, c);
     if (by.lo >= 0) return extent(p, q, r.lo, r.hi);
@@ -201,7 +154,7 @@ static bool positive(Ranges *g, Ref c) {
 static Extent quotient(Ranges *g, Extent a, Ref c) {
     Span64 by;
     if (!a.ok || !positive(g, c) || !reach(g, c, &by)) return no_extent;
-    Span64 r = quotient_reach((Span64){a.least, a.most}, (Span64){max64(by.lo, 1), by.hi});
+    Span64 r = ag_quotient_reach((Span64){a.least, a.most}, (Span64){ag_max64(by.lo, 1), by.hi});
     return extent(ag_rg_op(g, OP_FLOORDIV, a.lo, c), ag_rg_op(g, OP_FLOORDIV, a.hi, c), r.lo, r.hi);
 }
 
@@ -217,8 +170,8 @@ static Extent remainder_of(Ranges *g, Extent a, Ref c) {
 static Extent pairwise(Ranges *g, Op op, Extent a, Extent b) {
     bool min = op == OP_MIN;
     if (!a.ok || !b.ok) return no_extent;
-    return extent(ag_rg_op(g, op, a.lo, b.lo), ag_rg_op(g, op, a.hi, b.hi), min ? min64(a.least, b.least) : max64(a.least, b.least),
-                  min ? min64(a.most, b.most) : max64(a.most, b.most));
+    return extent(ag_rg_op(g, op, a.lo, b.lo), ag_rg_op(g, op, a.hi, b.hi), min ? ag_min64(a.least, b.least) : ag_max64(a.least, b.least),
+                  min ? ag_min64(a.most, b.most) : ag_max64(a.most, b.most));
 }
 
 static Extent constant(Ranges *g, int64_t v) { return extent(ag_rg_num(g, v), ag_rg_num(g, v), v, v); }
@@ -228,7 +181,7 @@ static Extent absolute(Ranges *g, Extent a) {
     Extent minus = ag_rg_difference(g, constant(g, 0), a);
     if (!minus.ok) return no_extent;
     Ref lo = ag_rg_op(g, OP_MAX, ag_rg_op(g, OP_MAX, a.lo, minus.lo), ag_rg_num(g, 0));
-    return extent(lo, ag_rg_op(g, OP_MAX, a.hi, minus.hi), 0, max64(a.most, minus.most));
+    return extent(lo, ag_rg_op(g, OP_MAX, a.hi, minus.hi), 0, ag_max64(a.most, minus.most));
 }
 
 static Extent choice(Ranges *g, const Node *n) {
@@ -236,7 +189,7 @@ static Extent choice(Ranges *g, const Node *n) {
     if (!a.ok || !b.ok) return no_extent;
     Truth c = ag_rg_truth(g, n->arg[0]);
     Ref lo = ag_rg_select(g, c.may, ag_rg_op(g, OP_MIN, a.lo, b.lo), b.lo), hi = ag_rg_select(g, c.may, ag_rg_op(g, OP_MAX, a.hi, b.hi), b.hi);
-    return extent(ag_rg_select(g, c.must, a.lo, lo), ag_rg_select(g, c.must, a.hi, hi), min64(a.least, b.least), max64(a.most, b.most));
+    return extent(ag_rg_select(g, c.must, a.lo, lo), ag_rg_select(g, c.must, a.hi, hi), ag_min64(a.least, b.least), ag_max64(a.most, b.most));
 }
 
 static Extent key_extent(Ranges *g) {

@@ -140,29 +140,6 @@ bool ag_reads_captured(const Kernel *k, Ref r) {
     return found;
 }
 
-bool ag_nonneg(const Kernel *k, Ref r) {
-    const Node *n = &k->nodes.n[r];
-    switch (n->op) {
-    case OP_CONST: return n->type == T_INT && n->value.u.i >= 0;
-    case OP_LISTED:
-    case OP_FIRST:
-    case OP_QUERY:
-    case OP_BLOCK:
-    case OP_BLOCKS: return true;
-    case OP_SIZE: return n->index != SZ_OFF;
-    case OP_AXIS: return n->index != AX_Q; /* a position */
-    case OP_VAL: return k->val[n->index].nonneg;
-    case OP_MAX: return ag_nonneg(k, n->arg[0]) || ag_nonneg(k, n->arg[1]);
-    case OP_ADD:
-    case OP_MUL:
-    case OP_MIN:
-    case OP_FLOORDIV:
-    case OP_CEILDIV:
-    case OP_MOD: return ag_nonneg(k, n->arg[0]) && ag_nonneg(k, n->arg[1]);
-    default: return false;
-    }
-}
-
 Ins *ag_ins(Kernel *k, TileOp op, int dst) {
     Ins *i = NEW(k->arena, Ins);
     i->op = op;
@@ -174,7 +151,12 @@ Ins *ag_ins(Kernel *k, TileOp op, int dst) {
 int ag_let(Kernel *k, Block *to, const char *name, Ref e, const char *note) {
     int v = ag_val_scalar(k, name, k->nodes.n[e].type);
     Ins *i = ag_ins(k, TI_LET, v);
-    k->val[v].nonneg = ag_nonneg(k, e);
+    if (k->val[v].scalar == T_INT) {
+        IntReach x = ag_reach(k, e);
+        k->val[v].nonneg = x.least >= 0;
+        k->val[v].bounded = ag_is_of_spec(k, e);
+        k->val[v].least = x.least, k->val[v].most = x.most;
+    }
     k->val[v].captured = k->val[v].scalar == T_INT && ag_reads_captured(k, e);
     i->e[0] = e;
     i->note = note;

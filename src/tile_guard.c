@@ -39,9 +39,14 @@ static bool has_key(const Tiler *t, Ref r) { return ag_expr_uses(t->k, r, OP_AXI
 static void tighten(Tiler *t, Ref *bound, Op op, Ref x) { *bound = *bound ? op2(t, op, *bound, x) : x; }
 /* An int that is the same for all keys, cut to +-2^30: keys are in [0, 2^29), so comparisons with them stay as they are, and sums with a position in 32 bits. */
 static Ref cut(Tiler *t, Ref x) { return op2(t, OP_MIN, op2(t, OP_MAX, x, num(t, -(1 << 30))), num(t, 1 << 30)); }
+/* Does an int of the spec's stay within +-`most`? */
+static bool stays_within(const Tiler *t, Ref x, int64_t most) {
+    IntReach r = ag_reach(t->k, x);
+    return !ag_is_of_spec(t->k, x) || (r.least >= -most && r.most <= most);
+}
 /* Adds `k op x`, op one of < <= > >=. */
 static void bound_key(Tiler *t, Interval *i, Op op, Ref x) {
-    if (ag_reads_captured(t->k, x)) x = cut(t, x);
+    if (ag_reads_captured(t->k, x) || !stays_within(t, x, 3 << 29)) x = cut(t, x);
     Ref next = op == OP_LE || op == OP_GT ? op2(t, OP_ADD, x, num(t, 1)) : x;
     if (op == OP_LT || op == OP_LE)
         tighten(t, &i->hi, OP_MIN, next);
@@ -91,7 +96,9 @@ static bool take_comparison(Tiler *t, Interval *i, const Node *n) {
     if (is_key(t, b) && !has_key(t, a)) return bound_key(t, i, mirror[n->op], a), true;
     if (take_multiple(t, i, n->op, a, b) || take_multiple(t, i, mirror[n->op], b, a)) return true;
     const Node *d = &t->k->nodes.n[a];
-    if (d->op != OP_SUB || !is_key(t, d->arg[1]) || has_key(t, d->arg[0]) || has_key(t, b) || ag_reads_captured(t->k, d->arg[0])) return false;
+    if (d->op != OP_SUB || !is_key(t, d->arg[1]) || has_key(t, d->arg[0]) || has_key(t, b) || ag_reads_captured(t->k, d->arg[0]) ||
+        !stays_within(t, d->arg[0], 1 << 29))
+        return false;
     /* x - k < y: k > x - y.  Distances are below 2^30 (launch.c), so y may be cut to that; then x - y - k stays in 32 bits. */
     return bound_key(t, i, mirror[n->op], op2(t, OP_SUB, d->arg[0], cut(t, b))), true;
 }

@@ -31,6 +31,8 @@ typedef struct Val {
     int reference;     /* carried values: the row value (running maximum) that the content is relative to; -1 */
     int carry;         /* index of the Math carry it holds, -1 */
     bool nonneg;       /* scalars: known to be >= 0 */
+    bool bounded;      /* scalars of the spec: ints within least and most */
+    int64_t least, most;
     int below;         /* scalars: 1 + the size (SZ_*) that it is below, and not negative, wherever a tile is computed; 0: not known */
     bool captured;     /* scalars: computed from elements of captured tensors, so an int may be any */
     bool varies;       /* scalars: TI_SET changes it */
@@ -320,9 +322,23 @@ Ins *ag_ins_clone(Kernel *k, const Ins *i);                  /* deep */
 void ag_remove_dead_lets(Kernel *k, Block *b);               /* scalars of b that nothing in it reads; Kernel.lo and hi stay */
 Ref ag_kval(Kernel *k, int val);                             /* VAL node of a value */
 bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index); /* does r read this leaf? */
-bool ag_nonneg(const Kernel *k, Ref r);                      /* int node that is provably >= 0 */
 bool ag_reads_captured(const Kernel *k, Ref r);              /* does r depend on elements of captured tensors? */
 bool ag_has_mbarriers(const Kernel *k);
+
+/* ---- tile_reach.c */
+/* What an int stays within.  wraps: an operation of the spec's that may leave 32 bits; what attngen itself computes never does. */
+typedef struct IntReach {
+    int64_t least, most;
+    bool wraps;
+} IntReach;
+typedef struct IntReaches { /* of the nodes below n, as far as they have been asked for */
+    IntReach *of;
+    int n;
+} IntReaches;
+IntReach ag_reach(const Kernel *k, Ref r);
+IntReach ag_reach_among(const Kernel *k, IntReaches *all, Ref r); /* the same where many are asked for, and values have all that is known of them */
+bool ag_nonneg(const Kernel *k, Ref r);                     /* int node that is provably >= 0 */
+bool ag_is_of_spec(const Kernel *k, Ref r);                 /* an operation or leaf that stands in the spec, and not one that attngen has made */
 
 /* ---- tile_dump.c, tile_check.c */
 void ag_tile_dump(Buf *out, const Kernel *k);

@@ -30,6 +30,19 @@ LEAF int quot(int a, int b) { return (int)((u32)a / (u32)b); }
 // a % b of values that are not negative.
 LEAF int rem(int a, int b) { return (int)((u32)a % (u32)b); }
 
+//@ leaf wrap_add needs types LEAF
+// Sums, differences, products and magnitudes of ints that may leave 32 bits: they wrap around, where a signed operation has no value in C.
+LEAF int wrap_add(int a, int b) { return (int)((u32)a + (u32)b); }
+
+//@ leaf wrap_sub needs types LEAF
+LEAF int wrap_sub(int a, int b) { return (int)((u32)a - (u32)b); }
+
+//@ leaf wrap_mul needs types LEAF
+LEAF int wrap_mul(int a, int b) { return (int)((u32)a * (u32)b); }
+
+//@ leaf wrap_abs needs LEAF wrap_sub
+LEAF int wrap_abs(int a) { return a < 0 ? wrap_sub(0, a) : a; }
+
 //@ leaf ceil_div needs LEAF
 // Smallest integer >= a / b, for b > 0.
 LEAF int ceil_div(int a, int b) { return a / b + (a % b > 0); }

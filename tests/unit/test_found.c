@@ -44,6 +44,24 @@ static void test_wrapped_divisor(void **state) {
     }
 }
 
+/* Comparisons of keys with ints that are at the ends of 32 bits or wrap around; a row's bound is x + 1 or x - y, which has to stay in them. */
+static void test_far_bounds(void **state) {
+    (void)state;
+    static const char *const masks[] = {"k <= 2 * n - 1",          "k > 2 * n - 1",        "k <= q * n",
+                                        "q * n - k < 5",           "q - k < 0 - 2 * n",    "q + n - k < n + 100",
+                                        "q + n - k > n - 40",      "k >= q * n + 1",       "q * n <= k",
+                                        "k - q * n < 3",           "abs(q * n - k) <= 40", "n + n - k < q",
+                                        "k <= q or q * n - k < 5", "k < 2 * n + q",        "q - 2 * n - k < 7",
+                                        "k // (n * 4 + q) == 0",   "k % (n * 4) == 0",     "k // max(m, 0) == 0 and k % max(m, 0) == 0"};
+    for (int i = 0; i < LEN(masks); i++) {
+        Buf spec = {0};
+        ag_put(&spec, "attention: a\nparams: {n: {int: 1073741824}, m: {int: 0}}\nmask: %s\n", masks[i]);
+        passes_on("sm_80", spec.s);
+        passes_on("sm_90a", spec.s);
+        ag_buf_free(&spec);
+    }
+}
+
 static int times_in(const char *text, const char *what) {
     int n = 0;
     for (const char *at = text; (at = strstr(at, what)); at++) n++;
@@ -112,8 +130,39 @@ static void test_told(void **state) {
     }
 }
 
+/* What may leave 32 bits is printed as arithmetic that wraps around, and only that; divisions are C's own of what cannot be negative by what cannot be 0. */
+static void test_wrapping_text(void **state) {
+    (void)state;
+    static const struct {
+        const char *mask, *has, *not_has;
+    } forms[] = {
+        {"k % 3 + n * 4 <= q % 5", "wrap_mul(args.u_n, 4)", NULL},
+        {"k * n <= q", "wrap_mul(k, args.u_n)", NULL},
+        {"k * 3 + q <= n", "k * 3 + q", "wrap_"}, /* 3 * 2^29 + 2^29 - 1 is the most */
+        {"k * 4 + q % 5 <= n", "wrap_add(", "wrap_mul"},
+        {"abs(q * n) <= k", "wrap_abs(", NULL},
+        {"-(q * n) % 3 <= k % 3", "wrap_sub(0, ", NULL},
+        {"k <= q and q - k < n", NULL, "wrap_"},
+        {"k % max(n, 1) == 0", "rem(k", "floor_mod"},
+        {"k % max(n, 0) == 0", "floor_mod(k", "rem(k"},
+        {"k // (max(n, 1) * 2) % 3 == q % 2", "floor_div(k", "quot(k"},
+        {"k // (clamp(n, 1, 1000) * 2) % 3 == q % 2", "quot(k", "floor_div(k"},
+    };
+    for (int i = 0; i < LEN(forms); i++) {
+        Buf spec = {0};
+        ag_put(&spec, "attention: a\nparams: {n: {int: 7}}\nmask: %s\n", forms[i].mask);
+        Compilation *c = compiled(spec.s, "sm_80", NULL, 16, 0);
+        const char *code = strstr(c->cu.s, "__global__");
+        if (forms[i].has && !strstr(code, forms[i].has)) fail_msg("%s: no %s", forms[i].mask, forms[i].has);
+        if (forms[i].not_has && strstr(code, forms[i].not_has)) fail_msg("%s: %s", forms[i].mask, forms[i].not_has);
+        ag_compilation_free(c);
+        ag_buf_free(&spec);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wrapped_divisor), cmocka_unit_test(test_one_maximum),
-                                       cmocka_unit_test(test_constant_score), cmocka_unit_test(test_told)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_wrapped_divisor), cmocka_unit_test(test_far_bounds), cmocka_unit_test(test_one_maximum),
+        cmocka_unit_test(test_constant_score),  cmocka_unit_test(test_told),       cmocka_unit_test(test_wrapping_text)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
