@@ -309,7 +309,7 @@ attngen_status attngen_program_info(const attngen_program *p, attngen_info *info
 /* ---- the image of a program: from the disk cache or from NVRTC */
 
 /* Keeps code that NVRTC refused in the cache folder, for a report.  false: there was no place for it. */
-static bool keep_source(const attngen_context *ctx, const CacheKey *key, const Buf *cu, char path[4096]) {
+static bool keep_source(const attngen_context *ctx, const CacheKey *key, const char *cu, char path[4096]) {
     const char *dir = ag_cache_dir(ctx->cache);
     char hex[2 * sizeof key->h + 1];
     for (size_t i = 0; i < sizeof key->h; i++) snprintf(hex + 2 * i, 3, "%02x", key->h[i]);
@@ -317,11 +317,12 @@ static bool keep_source(const attngen_context *ctx, const CacheKey *key, const B
     mkdir(dir, 0700); /* nothing may have been stored yet; if it fails, so does open */
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0) return false;
-    bool ok = write(fd, cu->s, cu->n) == (ssize_t)cu->n;
+    size_t n = strlen(cu);
+    bool ok = write(fd, cu, n) == (ssize_t)n;
     return close(fd) == 0 && ok;
 }
 
-static attngen_status refused(attngen_context *ctx, const CacheKey *key, const Buf *cu, const Err *e) {
+static attngen_status refused(attngen_context *ctx, const CacheKey *key, const char *cu, const Err *e) {
     char path[4096];
     if (keep_source(ctx, key, cu, path))
         return ag_fail(ctx, ATTNGEN_E_COMPILE, "%s\nthis is a defect of attngen; the code is kept in %s", e->text, path);
@@ -349,18 +350,51 @@ static attngen_status check_spills(attngen_context *ctx, const Compilation *c, c
     return ATTNGEN_OK;
 }
 
+/* Kernels that multiply matrices take most of the time: each is compiled by itself, all others together. */
+static bool is_unit(const Kernel *k) { return k->kind == KERNEL_ATTEND || k->kind == KERNEL_GATHER || k->kind == KERNEL_SELECT; }
+
+/* The texts that c->cu is compiled as, malloc'ed; how many, 0 if memory is out.  Each begins with what all kernels need. */
+static int split_text(const Compilation *c, char *text[META_KERNELS]) {
+    int n = 0, rest = -1;
+    Buf buf[META_KERNELS] = {{0}};
+    for (int i = 0; i < c->npart; i++) {
+        size_t from = c->npart > 1 ? c->cu_at[i] : c->cu.n, to = i + 1 < c->npart ? c->cu_at[i + 1] : c->cu.n;
+        bool own = is_unit(c->part[i].kernel);
+        int at = own || rest < 0 ? n++ : rest;
+        if (!own) rest = at;
+        if (!buf[at].n) ag_putn(&buf[at], c->cu.s, c->npart > 1 ? c->cu_at[0] : c->cu.n);
+        ag_putn(&buf[at], c->cu.s + from, to - from);
+    }
+    bool oom = false;
+    for (int i = 0; i < n; i++) {
+        oom |= buf[i].oom;
+        text[i] = buf[i].s;
+    }
+    for (int i = 0; i < n && oom; i++) free(text[i]);
+    return oom ? 0 : n;
+}
+
+static attngen_status compile_units(attngen_context *ctx, const Compilation *c, const CacheKey *key, Compiled *built) {
+    char *text[META_KERNELS];
+    int n = split_text(c, text), failed = 0;
+    Err e;
+    if (n == 0) return no_memory(ctx);
+    attngen_status s = ag_image_compile(ctx->nvrtc.open, (const char *const *)text, n, c->meta.arch, ag_nvrtc_flags(c, false), built, &failed, &e);
+    if (s == ATTNGEN_E_COMPILE)
+        refused(ctx, key, text[failed], &e);
+    else if (s != ATTNGEN_OK)
+        ag_fail_err(ctx, s, &e);
+    for (int i = 0; i < n; i++) free(text[i]);
+    return s;
+}
+
 static attngen_status build_image(attngen_context *ctx, attngen_program *p, const CacheKey *key) {
     const Compilation *c = p->lowered;
     Compiled built = {0};
-    Err e;
     attngen_status s = ag_context_open_nvrtc(ctx);
     if (s != ATTNGEN_OK) return s;
-    s = ag_nvrtc_compile(ctx->nvrtc.open, c->cu.s, c->meta.arch, ag_nvrtc_flags(c, false), &built, &e);
-    if (s != ATTNGEN_OK) {
-        ag_compiled_free(&built);
-        return s == ATTNGEN_E_COMPILE ? refused(ctx, key, &c->cu, &e) : ag_fail_err(ctx, s, &e);
-    }
-    s = check_spills(ctx, c, &built);
+    s = compile_units(ctx, c, key, &built);
+    if (s == ATTNGEN_OK) s = check_spills(ctx, c, &built);
     if (s == ATTNGEN_OK) {
         const CacheEntry entry = {c->meta, built.image, built.size, built.registers, built.spill_bytes};
         ag_cache_store(ctx->cache, key, &entry);

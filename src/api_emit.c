@@ -55,7 +55,8 @@ static attngen_status put_ir(attngen_context *ctx, const Compilation *c, bool ti
 
 static attngen_status put_image(attngen_context *ctx, const attngen_program *p, bool ptx, Buf *out) {
     const Compilation *c = p->lowered;
-    if (!ptx && p->image) {
+    ImageCubin cubin[META_KERNELS];
+    if (!ptx && p->image && ag_image_cubins(p->image, p->size, cubin) == 1) { /* else one of all kernels is made */
         ag_putn(out, p->image, p->size);
         return ATTNGEN_OK;
     }

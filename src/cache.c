@@ -24,8 +24,8 @@
 #include "base.h"
 #include "jit.h"
 
-#define FORMAT_FOLDER "v5"
-enum { FORMAT = 5, NAME_BYTES = 64, STALE_SECONDS = 3600 };
+#define FORMAT_FOLDER "v6"
+enum { FORMAT = 6, NAME_BYTES = 64, STALE_SECONDS = 3600 };
 /* A change of ProgramMeta is a change of the format. */
 _Static_assert(sizeof(ProgramMeta) == 35048, "ProgramMeta changed: raise FORMAT and FORMAT_FOLDER, then this number");
 

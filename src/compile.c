@@ -225,7 +225,7 @@ static void compile(Compilation *c, const Request *r) {
         kernel[i] = c->part[i].kernel;
         kernel[i]->bounded = r->debug_hang && ag_has_mbarriers(kernel[i]);
     }
-    ag_emit(&c->cu, fn->spec, kernel, c->npart);
+    ag_emit(&c->cu, fn->spec, kernel, c->npart, c->cu_at);
     if (c->cu.oom) ag_oom(fn->d->arena);
     ag_program_meta(&c->meta, fn->spec, kernel, c->npart);
     ag_stop_if_errors(fn->d);

@@ -74,6 +74,7 @@ typedef struct Compilation {
     attngen_dim *dims; /* copies */
     size_t ndims;
     Buf cu;
+    size_t cu_at[META_KERNELS]; /* of several kernels: where the text of each begins */
     ProgramMeta meta;
     const char *schedule_name, *numerics; /* NUL-terminated */
     bool shipped;                         /* the schedule is a shipped one to the byte */

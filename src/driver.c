@@ -20,7 +20,8 @@ struct Driver {
 struct Loaded {
     Driver *driver;
     const ProgramMeta *meta;
-    CuLibrary library;
+    CuLibrary library[META_KERNELS];
+    int nlibrary;
     CuKernel kernel[META_KERNELS];
     atomic_bool ready[MAX_DEVICES]; /* attributes set and code loaded on this device, sms known */
     int sms[MAX_DEVICES];
@@ -206,7 +207,15 @@ static attngen_status prepare(Loaded *l, int dev, Err *e) {
 
 static bool is_ready(Loaded *l, int dev) { return dev < MAX_DEVICES && atomic_load_explicit(&l->ready[dev], memory_order_acquire); }
 
-static attngen_status load(Loaded *l, int device, const void *cubin, Err *e) {
+/* Kernel i, which is in one of the libraries. */
+static attngen_status find_kernel(Loaded *l, uint32_t i, Err *e) {
+    int r = 0;
+    for (int k = 0; k < l->nlibrary; k++)
+        if ((r = l->driver->cu.library_kernel(&l->kernel[i], l->library[k], l->meta->kernel[i].name)) == 0) return ATTNGEN_OK;
+    return cu_err(l->driver, r, "cuLibraryGetKernel", e);
+}
+
+static attngen_status load(Loaded *l, int device, const ImageCubin *cubin, int n, Err *e) {
     Driver *d = l->driver;
     bool restore;
     int dev = 0, r;
@@ -219,27 +228,27 @@ static attngen_status load(Loaded *l, int device, const void *cubin, Err *e) {
                    "(525 or newer) is needed",
                    l->meta->arch);
     }
-    if (s == ATTNGEN_OK) {
-        r = d->cu.library_load(&l->library, cubin, NULL, NULL, 0, NULL, NULL, 0);
+    for (int i = 0; s == ATTNGEN_OK && i < n; i++) {
+        r = d->cu.library_load(&l->library[i], cubin[i].data, NULL, NULL, 0, NULL, NULL, 0);
         if (r != 0) s = cu_err(d, r, "cuLibraryLoadData", e);
+        l->nlibrary += r == 0;
     }
-    for (uint32_t i = 0; s == ATTNGEN_OK && i < l->meta->nkernel; i++) {
-        r = d->cu.library_kernel(&l->kernel[i], l->library, l->meta->kernel[i].name);
-        if (r != 0) s = cu_err(d, r, "cuLibraryGetKernel", e);
-    }
+    for (uint32_t i = 0; s == ATTNGEN_OK && i < l->meta->nkernel; i++) s = find_kernel(l, i, e);
     if (s == ATTNGEN_OK) s = prepare(l, dev, e);
     if (restore) d->cu.ctx_set(NULL);
     return s;
 }
 
-attngen_status ag_driver_load(Driver *d, int device, const void *cubin, size_t size, const ProgramMeta *m, Loaded **out, Err *e) {
+attngen_status ag_driver_load(Driver *d, int device, const void *image, size_t size, const ProgramMeta *m, Loaded **out, Err *e) {
     *out = NULL;
-    if (size < 4 || memcmp(cubin, "\177ELF", 4)) return ag_err(e, ATTNGEN_E_INTERNAL, "the cubin of %zu bytes is no ELF file", size);
+    ImageCubin cubin[META_KERNELS];
+    int n = ag_image_cubins(image, size, cubin);
+    if (n == 0) return ag_err(e, ATTNGEN_E_INTERNAL, "the cubin of %zu bytes is no ELF file", size);
     Loaded *l = calloc(1, sizeof *l);
     if (!l) return ag_err(e, ATTNGEN_E_NOMEM, "out of memory");
     l->driver = d;
     l->meta = m;
-    attngen_status s = load(l, device, cubin, e);
+    attngen_status s = load(l, device, cubin, n, e);
     if (s != ATTNGEN_OK) {
         ag_driver_unload(l);
         return s;
@@ -249,7 +258,7 @@ attngen_status ag_driver_load(Driver *d, int device, const void *cubin, size_t s
 }
 
 void ag_driver_unload(Loaded *l) {
-    if (l && l->library) l->driver->cu.library_unload(l->library);
+    for (int i = 0; l && i < l->nlibrary; i++) l->driver->cu.library_unload(l->library[i]);
     free(l);
 }
 

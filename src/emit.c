@@ -309,7 +309,7 @@ static void emit_part(Emit *e, const Spec *whole, const Buf *body, int number, i
     ag_put(e->out, "}\n");
 }
 
-void ag_emit(Buf *out, const Spec *spec, Kernel *const *kernel, int n) {
+void ag_emit(Buf *out, const Spec *spec, Kernel *const *kernel, int n, size_t *at) {
     Buf body[META_KERNELS] = {{0}}, all = {0};
     Emit e[META_KERNELS];
     int align = 128; /* the same for all kernels of a file; panels want 1024 */
@@ -333,7 +333,10 @@ void ag_emit(Buf *out, const Spec *spec, Kernel *const *kernel, int n) {
         ag_emit_wgmma_leaves(&e[0]);
         ag_putn(out, body[0].s, body[0].n);
     }
-    for (int i = 0; n > 1 && i < n; i++) emit_part(&e[i], spec, &body[i], i, n);
+    for (int i = 0; n > 1 && i < n; i++) {
+        if (at) at[i] = out->n;
+        emit_part(&e[i], spec, &body[i], i, n);
+    }
     out->oom |= all.oom;
     ag_buf_free(&all);
     for (int i = 0; i < n; i++) ag_buf_free(&body[i]);

@@ -138,6 +138,17 @@ void ag_compiled_free(Compiled *c);
 /* Reads a ptxas report.  warning (may be NULL) gets the first line with a C75xx, "" if there is none. */
 void ag_ptxas_report(const char *log, int *registers, int *spill_bytes, char *warning, size_t n);
 
+/* ---- image.c: the code of a program, as one cubin or several in one block of memory */
+typedef struct ImageCubin {
+    const void *data;
+    size_t size;
+} ImageCubin;
+/* Compiles 1 to META_KERNELS texts side by side (NVRTC 12.3 and newer does; each is waited for) into out->image; the rest of *out is of the worst of them.  An error is that of the
+ * first text that has one, *failed its number.  *out is to be freed whatever is returned. */
+attngen_status ag_image_compile(Nvrtc *n, const char *const *text, int ntext, const char *arch, unsigned flags, Compiled *out, int *failed, Err *e);
+/* The cubins of an image, in it; how many, 0 if it is none. */
+int ag_image_cubins(const void *image, size_t size, ImageCubin out[META_KERNELS]);
+
 /* ---- cache.c: one file per entry, 128-bit XXH3 names, atomic publish */
 typedef struct Cache Cache;
 typedef struct CacheKey {
@@ -179,7 +190,7 @@ int ag_driver_count(Driver *d);
 typedef struct Loaded Loaded; /* a cubin loaded with cuLibraryLoadData: valid in every context */
 /* m must outlive *out.  Loads the kernels into the current context (the primary one of `device` if none is current), so that the first launch
  * there may be captured into a graph; on another device the first launch does that.  ATTNGEN_E_UNSUPPORTED: the device cannot run m->arch. */
-attngen_status ag_driver_load(Driver *d, int device, const void *cubin, size_t size, const ProgramMeta *m, Loaded **out, Err *e);
+attngen_status ag_driver_load(Driver *d, int device, const void *image, size_t size, const ProgramMeta *m, Loaded **out, Err *e);
 void ag_driver_unload(Loaded *l);
 Driver *ag_loaded_driver(const Loaded *l); /* which has loaded it */
 /* Enqueues kernel `index` in the current context, or in the primary one of `device` if none is current; params: its argument struct of param_bytes.

@@ -33,13 +33,13 @@ typedef struct Val {
     bool nonneg;       /* scalars: known to be >= 0 */
     bool bounded;      /* scalars of the spec: ints within least and most */
     int64_t least, most;
-    int below;         /* scalars: 1 + the size (SZ_*) that it is below, and not negative, wherever a tile is computed; 0: not known */
-    bool captured;     /* scalars: computed from elements of captured tensors, so an int may be any */
-    bool varies;       /* scalars: TI_SET changes it */
-    bool panels;  /* shared: kept as panels of 64 columns, a panel being rows x 128 bytes with 128-byte swizzle: what TMA writes and wgmma reads */
-    bool fetched; /* fragments: elements of a captured tensor, packed by pairs of columns as they lie there; read ahead of the step's products */
-    bool lasting; /* fragments: what one block of the role writes another reads */
-    bool table;   /* shared: rows of words as they stand, for single accesses: no swizzle */
+    int below;     /* scalars: 1 + the size (SZ_*) that it is below, and not negative, wherever a tile is computed; 0: not known */
+    bool captured; /* scalars: computed from elements of captured tensors, so an int may be any */
+    bool varies;   /* scalars: TI_SET changes it */
+    bool panels;   /* shared: kept as panels of 64 columns, a panel being rows x 128 bytes with 128-byte swizzle: what TMA writes and wgmma reads */
+    bool fetched;  /* fragments: elements of a captured tensor, packed by pairs of columns as they lie there; read ahead of the step's products */
+    bool lasting;  /* fragments: what one block of the role writes another reads */
+    bool table;    /* shared: rows of words as they stand, for single accesses: no swizzle */
     Span span;
 } Val;
 
@@ -337,8 +337,8 @@ typedef struct IntReaches { /* of the nodes below n, as far as they have been as
 } IntReaches;
 IntReach ag_reach(const Kernel *k, Ref r);
 IntReach ag_reach_among(const Kernel *k, IntReaches *all, Ref r); /* the same where many are asked for, and values have all that is known of them */
-bool ag_nonneg(const Kernel *k, Ref r);                     /* int node that is provably >= 0 */
-bool ag_is_of_spec(const Kernel *k, Ref r);                 /* an operation or leaf that stands in the spec, and not one that attngen has made */
+bool ag_nonneg(const Kernel *k, Ref r);                           /* int node that is provably >= 0 */
+bool ag_is_of_spec(const Kernel *k, Ref r); /* an operation or leaf that stands in the spec, and not one that attngen has made */
 
 /* ---- tile_dump.c, tile_check.c */
 void ag_tile_dump(Buf *out, const Kernel *k);
@@ -358,7 +358,8 @@ Budget ag_place_budget(const Kernel *k);
 void ag_place_arguments(Kernel *k);            /* the argument struct alone */
 bool ag_is_scale_log2e(const Nodes *p, Ref r); /* the parameter `scale` times log2(e), an argument of its own */
 /* ---- emit.c */
-void ag_emit(Buf *out, const Spec *spec, Kernel *const *kernel, int n); /* spec: what the file is of; kernels run in order */
+/* spec: what the file is of; kernels run in order.  at (may be NULL): where the text of each of several begins; what all need stands before the first. */
+void ag_emit(Buf *out, const Spec *spec, Kernel *const *kernel, int n, size_t *at);
 /* ---- kernel_meta.c: what the runtime needs */
 void ag_program_meta(ProgramMeta *out, const Spec *spec, Kernel *const *kernel, int n);
 

@@ -348,7 +348,7 @@ static void test_refused(void **state) {
 static const char *const *lines; /* that the text has to have, in this order; ends with NULL */
 static void has_lines(Kernel *k) {
     Buf cu = {0};
-    ag_emit(&cu, k->spec, &k, 1);
+    ag_emit(&cu, k->spec, &k, 1, NULL);
     const char *at = cu.s;
     for (int i = 0; lines[i]; i++) {
         const char *found = strstr(at, lines[i]);

@@ -161,7 +161,7 @@ static void test_no_room(void **state) {
 static void has(const Compilation *c, const char *const *part) {
     Buf cu = {0}, dump = {0};
     Kernel *k = last_kernel(c);
-    ag_emit(&cu, k->spec, &k, 1);
+    ag_emit(&cu, k->spec, &k, 1, NULL);
     ag_tile_dump(&dump, k);
     for (int i = 0; part[i]; i++)
         if (!strstr(cu.s, part[i]) && !strstr(dump.s, part[i])) fail_msg("no `%s` in\n%s\n%s", part[i], cu.s, dump.s);

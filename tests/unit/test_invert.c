@@ -365,8 +365,8 @@ static void test_text(void **state) {
     Buf out = {0}, again = {0};
     build(&b, spec_text("g", true), "sm_90a", NULL);
     must_build(&b);
-    ag_emit(&out, b.spec, b.kernel, STEPS);
-    ag_emit(&again, b.spec, b.kernel, STEPS);
+    ag_emit(&out, b.spec, b.kernel, STEPS, NULL);
+    ag_emit(&again, b.spec, b.kernel, STEPS, NULL);
     assert_string_equal(out.s, again.s);
     assert_non_null(
         strstr(out.s, "count_lists<5, 1024>(masks, sums, lists, ceil_div(args.Sk, 64), args.chunks + b * args.chunks_b + g * args.chunks_h"));
@@ -395,7 +395,7 @@ static void test_compiles(void **state) {
         Compiled c = {0};
         build(&b, i / LEN(arch) ? spec_text("h", true) : nsa_text, arch[i % LEN(arch)], NULL);
         must_build(&b);
-        ag_emit(&out, b.spec, b.kernel, STEPS);
+        ag_emit(&out, b.spec, b.kernel, STEPS, NULL);
         if (ag_nvrtc_compile(nvrtc, out.s, arch[i % LEN(arch)], 0, &c, &e) != ATTNGEN_OK) fail_msg("%s", e.text);
         assert_int_equal(c.spill_bytes, 0);
         if (c.log && strstr(c.log, "warning")) fail_msg("%s", c.log);
@@ -415,7 +415,7 @@ int main(int argc, char **argv) {
         for (int step = 0; step < STEPS; step++) ag_tile_dump(&out, b.kernel[step]);
         fputs(out.s, stderr);
         out.n = 0;
-        ag_emit(&out, b.spec, b.kernel, STEPS);
+        ag_emit(&out, b.spec, b.kernel, STEPS, NULL);
         fputs(out.s, stdout);
         return 0;
     }

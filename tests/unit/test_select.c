@@ -562,7 +562,7 @@ static void test_text(void **state) {
     build(&b, nsa_spec(16, ", force: {first: 1, local: 2}"), &s, "sm_90a", 128, top);
     must_build(&b);
     ag_tile_dump(&out, b.kernel);
-    ag_emit(&text, b.spec, &b.kernel, 1);
+    ag_emit(&text, b.spec, &b.kernel, 1, NULL);
     for (int i = 0; i < LEN(dump); i++)
         if (!strstr(out.s, dump[i])) fail_msg("no '%s' in\n%s", dump[i], out.s);
     for (int i = 0; i < LEN(cuda); i++)
