@@ -37,7 +37,7 @@ typedef struct Fn {
         apart; /* of its listed blocks those that the selection forces are attended to by a kernel before, whose result and LSE it takes in (tile_forced.c) */
     int united; /* else: neighbouring queries of a tile, whose loop runs over the union of their lists; 0: one list has all queries of a tile */
     const Derive *pool; /* whose rows its keys are; NULL */
-    bool classified;    /* a kernel before lists the key tiles of each query tile (tile_classify.c) */
+    bool classified;    /* a kernel before maps the key tiles of each query tile (tile_classify.c) */
 } Fn;
 
 /* Math IR */
@@ -103,10 +103,10 @@ Schedule *ag_schedule_for(Compilation *c, const Spec *spec, int64_t queries); /*
 Schedule *ag_schedule_narrow(Compilation *c, const Spec *spec);
 /* tile_classify.c: is the mask of fn, whose Math IR has its range, one of elements by query or by key, of which only a look at each tile tells what it hides? */
 bool ag_is_classified(const Fn *fn);
-void ag_tile_lists(Kernel *k, const Fn *fn);                                    /* makes k->tiles */
-Ref ag_tile_element(Kernel *k, Ref list, Ref index);                            /* of it, from the beginning of a list on */
-Ref ag_tile_list_of(Kernel *k, const Fn *fn, Ref b, Ref h, Ref tiles_m, Ref m); /* where the list of a query tile begins */
-Kernel *ag_build_classify(const Fn *fn);                                        /* the kernel that makes them, of fn after all passes */
+void ag_tile_map(Kernel *k, const Fn *fn);                                  /* makes k->tiles */
+Ref ag_tile_row(Kernel *k, const Fn *fn, Ref b, Ref h, Ref tiles_m, Ref m); /* where in it the bits of a query tile begin */
+Ref ag_tile_head(Kernel *k, Ref row, int what);                             /* MAP_* of a row */
+Kernel *ag_build_classify(const Fn *fn);                                    /* the kernel that makes it, of fn after all passes */
 /* program.c: makes c->part of a spec with branches. */
 void ag_build_prologue(Compilation *c); /* program.c: kernels of the rows that a prologue changes */
 void ag_link_prologue(Compilation *c);  /* program.c: what they make stands for q and k in all other kernels */

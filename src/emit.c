@@ -218,6 +218,8 @@ static void emit_kernel(Emit *e) {
     }
     Buf body = {0}, *out = e->out;
     e->out = &body;
+    e->indent = 1;
+    if (k->nrole == 1) ag_emit_walks(e, &k->role[0].body);
     e->indent = 0;
     e->role = k->role[0].name;
     ag_emit_block(e, &k->role[0].body);

@@ -120,6 +120,8 @@ void ag_emit_select(Emit *e, const Ins *i); /* TI_LOAD_ROW .. TI_STORE_LIST */
 void ag_emit_invert(Emit *e, const Ins *i); /* TI_COUNT_LISTS .. TI_INVERT_LISTS */
 void ag_emit_invert_comment(Emit *e);       /* the head of such a kernel */
 /* ---- emit_classify.c */
+extern const char *const ag_walk_name[WALKS];
+void ag_emit_walks(Emit *e, const Block *b);  /* declares those that b has */
 void ag_emit_classify(Emit *e, const Ins *i); /* TI_BOUND, TI_CLASSIFY */
 void ag_emit_classify_comment(Emit *e);       /* the head of such a kernel */
 /* ---- emit_sm90.c: what only the wgmma path has */

@@ -1,4 +1,4 @@
-/* emit_classify.c: lists of key tiles -> CUDA statements.  A warp looks at one key tile at a time, its lanes at neighbouring keys. */
+/* emit_classify.c: the map of key tiles -> CUDA statements.  A warp looks at one key tile at a time, its lanes at neighbouring keys. */
 #include "emit.h"
 
 /* r at one position: constants for what it reads, then its text. */
@@ -71,28 +71,28 @@ static void look(Emit *e, const Ins *i) {
 static void classify(Emit *e, const Ins *i) {
     const Kernel *k = e->k;
     const char *first = k->val[i->dst].name.s, *last = k->val[i->col].name.s;
-    ag_emit_line(e, "TileList<THREADS> found = {args.tiles + %s, ceil_div(args.Sk, %d), 0, 0};", ag_emit_text(e, i->e[0]), i->n);
-    ag_emit_line(e, "ROLLED for (int j0 = %s; j0 < %s; j0 += THREADS) {", ag_emit_text(e, i->e[1]), ag_emit_text(e, i->e[2]));
+    ag_emit_line(e, "TileMap<THREADS> row = {args.tiles + %s, 0, 0, {}, {}};", ag_emit_text(e, i->e[0]));
+    ag_emit_line(e, "ROLLED for (int j0 = %s / 32 * 32; j0 < %s; j0 += THREADS) {", ag_emit_atom(e, i->e[1]), ag_emit_text(e, i->e[2]));
     e->indent++;
     ag_emit_line(e, "__shared__ u8 kinds[THREADS];");
     ag_emit_line(e, "ROLLED for (int j = j0 + warp; j < j0 + THREADS; j += THREADS / 32) {");
     e->indent++;
-    ag_emit_line(e, "if (j >= %s) {", ag_emit_text(e, i->e[2]));
-    ag_emit_line(e, "    if (lane == 0) kinds[j - j0] = 0;");
+    ag_emit_line(e, "if (j < %s || j >= %s) {", ag_emit_text(e, i->e[1]), ag_emit_text(e, i->e[2]));
+    ag_emit_line(e, "    if (lane == 0) kinds[j - j0] = TILE_HIDDEN;");
     ag_emit_line(e, "    continue;");
     ag_emit_line(e, "}");
     ag_emit_line(e, "const int %s = j * %d, %s = min(%s + %d, args.Sk) - 1;", first, i->n, last, first, i->n);
     for (const Ins *b = i->body.first; b; b = b->next) bound(e, b);
     ag_emit_line(e, "bool may = %s, must = %s;", ag_emit_text(e, i->e[3]), ag_emit_text(e, i->e[4]));
     look(e, i);
-    ag_emit_line(e, "if (lane == 0) kinds[j - j0] = !may ? 0 : must && %s == %s + %d ? TILE_WHOLE : TILE_PARTIAL;", last, first, i->n - 1);
+    ag_emit_line(e, "if (lane == 0) kinds[j - j0] = !may ? TILE_HIDDEN : must && %s == %s + %d ? TILE_WHOLE : TILE_PARTIAL;", last, first, i->n - 1);
     e->indent--;
     ag_emit_line(e, "}");
     ag_emit_line(e, "__syncthreads();");
-    ag_emit_line(e, "append_tiles(found, kinds[threadIdx.x], j0 + (int)threadIdx.x);");
+    ag_emit_line(e, "map_tiles(row, kinds[threadIdx.x], j0 + (int)threadIdx.x, %s);", ag_emit_text(e, i->e[2]));
     e->indent--;
     ag_emit_line(e, "}");
-    ag_emit_line(e, "close_tiles(found);");
+    ag_emit_line(e, "close_map(row, %s);", ag_emit_text(e, i->e[2]));
 }
 
 void ag_emit_classify(Emit *e, const Ins *i) {
@@ -103,11 +103,17 @@ void ag_emit_classify(Emit *e, const Ins *i) {
         classify(e, i);
 }
 
+void ag_emit_walks(Emit *e, const Block *b) {
+    int walks = ag_walks(e->k, b);
+    Str all = STR("");
+    for (int w = 0; w < WALKS; w++)
+        if (walks >> w & 1) all = ag_fmt(e->k->arena, "%s%s%s = {}", all.s, all.n ? ", " : "", ag_walk_name[w]);
+    if (walks) ag_emit_line(e, "TileWalk %s; // along the row of the map", all.s);
+}
+
 void ag_emit_classify_comment(Emit *e) {
     const Kernel *k = e->k;
     const Ins *i = k->role[0].body.last;
-    ag_put(e->out,
-           "//\n// Key tiles of each query tile, by the mask at tiles of %d queries x %d keys: how many, how many without hidden keys; these, then "
-           "the others\n",
+    ag_put(e->out, "//\n// Key tiles of each query tile, by the mask at tiles of %d queries x %d keys: a bit for each that holds a visible key\n",
            k->queries, i->n);
 }

@@ -87,7 +87,7 @@ static void put_leaf(const Emit *e, Buf *out, const Node *n, const Names *x) {
 
 static void put(const Emit *e, Buf *out, Ref r, const Names *x, const char *const *shared, int outer);
 
-/* The text of an op with %0 %1 %2 for its operands, and how tightly it binds. */
+/* The text of an op with %0 %1 %2 for its operands and %w for its walk, and how tightly it binds. */
 typedef struct Format {
     const char *at, *end;
     int prec;
@@ -133,9 +133,16 @@ static int need_of(const Emit *e, const Node *n, int prec, int i) {
     return i == 0 || same ? prec : prec + 1;
 }
 
+const char *const ag_walk_name[WALKS] = {"walk_k", "walk_v", "walk"};
+
 static void put_operation(const Emit *e, Buf *out, const Node *n, Format f, const Names *x, const char *const *shared) {
     for (const char *p = f.at; *p && p != f.end; p++) {
         bool operand = p[0] == '%' && p[1] >= '0' && p[1] <= '2';
+        if (p[0] == '%' && p[1] == 'w') {
+            ag_put(out, "%s", ag_walk_name[n->index]);
+            p++;
+            continue;
+        }
         if (!operand) {
             ag_putn(out, p, 1);
             continue;

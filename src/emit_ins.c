@@ -230,8 +230,8 @@ static void emit_copy(Emit *e, const Ins *i) {
                      1 << i->a);
         return;
     }
-    bool listed = e->k->list && t->rows == SZ_SK;
-    if (listed) { /* which block it is, is asked once */
+    bool listed = (e->k->list || e->k->tiles) && t->rows == SZ_SK;
+    if (listed) { /* which block or tile it is, is asked once */
         ag_emit_line(e, "{");
         e->indent++;
         ag_emit_line(e, "const int first = %s;", ag_emit_text(e, i->e[1]));

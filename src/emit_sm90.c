@@ -177,6 +177,7 @@ void ag_emit_roles(Emit *e) {
         e->indent++;
         ag_emit_line(e, "regs_dec<%d>();", role->regs);
         ag_emit_line(e, "if (threadIdx.x != %d) return;", role->warp0 * 32);
+        ag_emit_walks(e, &role->body);
         e->indent--;
         e->role = role->name;
         ag_emit_block(e, &role->body);
@@ -194,6 +195,7 @@ void ag_emit_roles(Emit *e) {
             ag_emit_line(e, "const int turn = 4 + warpgroup_row / 64, next_turn = warpgroup_row == %d ? 4 : turn + 1; // their barriers",
                          k->role[0].warps * 16 - 64);
         }
+    ag_emit_walks(e, &k->role[0].body);
     for (int v = 0; v < k->nval; v++)
         if (k->val[v].lasting) ag_emit_declare(e, v);
 }

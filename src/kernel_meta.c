@@ -144,7 +144,7 @@ static void set_inversion(ProgramMeta *m, Arena *a, const Spec *spec, int branch
     part->rows_first = lse->rows_first = 1; /* the heads of an entry are written together */
 }
 
-/* The lists of key tiles that kernel k makes. */
+/* The map of key tiles that kernel k makes. */
 static void set_tiles(ProgramMeta *m, const Spec *spec, const Kernel *k) {
     TensorMeta *t = &m->tensor[ag_program_tiles(spec)];
     Formula all = {{0}};

@@ -101,6 +101,15 @@ static Ref swap_tile(void *payload, Ref r) {
     return r == x->j ? x->tile : 0;
 }
 
+/* What is fetched in its own step walks along the tile map with the rest of the step. */
+static Ref join_walk(void *payload, Ref r) {
+    Nodes *p = payload;
+    Node n = p->n[r];
+    if (n.op != OP_TILE || n.index == WALK_OTHER) return 0;
+    n.index = WALK_OTHER;
+    return ag_node_intern(p, n);
+}
+
 /* Tile number of the copy that step j issues `ahead` steps early, and a form of it that is never negative, for the stage. */
 static Ins *issue(Pipe *p, const Ring *x, Ref from, int ahead, bool guarded) {
     Kernel *k = p->k;
@@ -111,6 +120,7 @@ static Ins *issue(Pipe *p, const Ring *x, Ref from, int ahead, bool guarded) {
     c->e[0] = x->stages == 1 ? num(p, 0) : op2(p, OP_MOD, op2(p, OP_ADD, from, num(p, turn)), num(p, x->stages));
     TileSwap swap = {ag_kval(k, k->key_loop), tile};
     c->e[1] = ag_node_rebuild(&k->nodes, &k->nodes, x->copy->e[1], swap_tile, &swap);
+    if (ahead == 0 && !guarded) c->e[1] = ag_node_rebuild(&k->nodes, &k->nodes, c->e[1], join_walk, &k->nodes);
     if (!guarded) return c;
     Ins *when = ag_ins(k, TI_IF, -1);
     when->e[0] = p->down ? op2(p, OP_GE, tile, k->lo) : op2(p, OP_LT, tile, k->hi);

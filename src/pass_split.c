@@ -79,11 +79,12 @@ static Ref step_of(Kernel *k, Ref tile) { return k->gap ? op2(k, OP_MIN, tile, o
 
 static void plain_tiles(Split *s, int tile_n) {
     Kernel *k = s->k;
-    if (k->tiles) { /* the list begins with them */
-        k->plain_lo = k->lo;
-        k->plain_hi =
-            let_before(s, "j_plain_hi", ag_tile_element(k, k->tile_list, ag_node_int(&k->nodes, -1)), "those below j_plain_hi need no mask");
-        k->val[k->nodes.n[k->plain_hi].index].nonneg = true;
+    if (k->tiles) { /* the walk ends with them */
+        Ref n = ag_tile_head(k, k->tile_row, MAP_PLAIN);
+        bool down = s->loop->n < 0;
+        k->plain_lo = down ? k->lo : let_before(s, "j_plain_lo", op2(k, OP_SUB, k->hi, n), "those from j_plain_lo on need no mask");
+        k->plain_hi = down ? let_before(s, "j_plain_hi", n, "those below j_plain_hi need no mask") : k->hi;
+        k->val[k->nodes.n[down ? k->plain_hi : k->plain_lo].index].nonneg = true;
         return;
     }
     Ref bn = ag_node_int(&k->nodes, tile_n), zero = ag_node_int(&k->nodes, 0), hi = ag_node_leaf(&k->nodes, OP_SIZE, T_INT, SZ_SK, (Span){0});
@@ -112,9 +113,10 @@ static Ins *loop_over(Split *s, Ref lo, Ref hi, const char *note) {
 
 static void peel(Split *s) {
     Kernel *k = s->k;
-    Ins *part[3] = {loop_over(s, k->plain_hi, k->hi, "key tiles that need the mask"),
+    const char *masked = "key tiles that need the mask";
+    Ins *part[3] = {k->plain_hi == k->hi ? NULL : loop_over(s, k->plain_hi, k->hi, masked),
                     loop_over(s, k->plain_lo, k->plain_hi, "key tiles that need no mask"),
-                    k->plain_lo == k->lo ? NULL : loop_over(s, k->lo, k->plain_lo, "key tiles at the lower end of the mask")};
+                    k->plain_lo == k->lo ? NULL : loop_over(s, k->lo, k->plain_lo, k->tiles ? masked : "key tiles at the lower end of the mask")};
     make_plain(k, &part[1]->body);
     bool down = s->loop->n < 0;
     for (int i = 0; i < 3; i++) {

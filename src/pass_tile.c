@@ -53,7 +53,7 @@ int ag_tiler_row(Tiler *t, Str name) {
 void ag_tiler_positions(Tiler *t, Ins *i) {
     if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_Q)) i->e[1] = val(t, t->q0);
     if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_H)) i->e[3] = val(t, t->h);
-    if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_K)) i->e[2] = t->first ? t->first : ag_tiler_first_key(t);
+    if (ag_expr_uses(t->k, i->e[0], OP_AXIS, AX_K)) i->e[2] = t->first ? t->first : ag_tiler_first_key(t, WALK_OTHER);
 }
 
 /* ---- expressions */
@@ -221,7 +221,7 @@ static int tensor_with(const Tiler *t, const Node *product, Axis axis) {
 /* The first row of the step's tile.  By TMA a tensor without rows is read through the map of another's first row, whatever that holds (launch.c): a softmax clears rows that see no key,
  * while with scores for weights 0 times it would be left, so V is then read past that row, where TMA brings zeros. */
 static Ref first_row(Tiler *t, int tensor) {
-    Ref first = ag_tiler_first_key(t);
+    Ref first = ag_tiler_first_key(t, tensor == TEN_K ? WALK_K : WALK_V);
     if (tensor != TEN_V || t->m->spec->normalize == NORMALIZE_SOFTMAX || tile_field(t->k, F_MMA_FAMILY) != FAMILY_WGMMA) return first;
     return op2(t, OP_MAX, first, op2(t, OP_SUB, num(t, 1), size(t, t->k->tensor[tensor].rows)));
 }
@@ -762,7 +762,7 @@ void ag_pass_tile(Fn *fn) {
     } else {
         ag_tiler_block(&t);
         if (listed) ag_tiler_list(&t);
-        if (fn->classified && ag_is_classified(fn)) ag_tile_lists(k, fn);
+        if (fn->classified && ag_is_classified(fn)) ag_tile_map(k, fn);
         ag_tiler_keys(&t, fn);
     }
     init_carries(&t);
@@ -770,7 +770,7 @@ void ag_pass_tile(Fn *fn) {
     ag_tiler_guard(&t);
     t.coarse_tanh = tile_field(k, F_TANH) == 1; /* not in the mask, where it would show and hide other keys */
     bool by_list = listed && !gather && !t.united;
-    if (by_list) t.first = val(&t, ag_tiler_let(&t, t.step, "key0", ag_tiler_first_key(&t), "position of the step's first key"));
+    if (by_list) t.first = val(&t, ag_tiler_let(&t, t.step, "key0", ag_tiler_first_key(&t, WALK_OTHER), "position of the step's first key"));
     build_step(&t);
     if (t.united) ag_tiler_skip(&t);
     if (by_list) ag_tiler_flag(&t, t.step, t.first);

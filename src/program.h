@@ -35,7 +35,7 @@ static inline int ag_program_count(const Spec *s) { return ag_program_rows(s, RO
 static inline int ag_program_source(const Spec *s, RowsOf rows) {
     return ag_makes_rows(s, rows == ROWS_K) ? ag_program_rows(s, rows) : rows == ROWS_K ? TEN_K : TEN_Q;
 }
-/* Of a spec without branches, behind all others: key tiles of each query tile. */
+/* Of a spec without branches, behind all others: the map of key tiles. */
 static inline int ag_program_tiles(const Spec *s) { return ag_program_count(s); }
 
 /* A branch as a plain spec: its score and mask, the name "spec_branch", no branches. */

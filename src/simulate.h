@@ -13,7 +13,7 @@
  *   simulate_each.c      pools and outputs, element by element
  *   simulate_select.c    selections of blocks: sums over heads, ranking, lists
  *   simulate_invert.c    inversions of block lists
- *   simulate_classify.c  lists of key tiles, and whether bounds of tiles say nothing wrong
+ *   simulate_classify.c  the map of key tiles, and whether bounds of tiles say nothing wrong
  *   simulate_cover.c     which keys each query row has seen, which output rows are written
  *
  * Every error leaves through ag_sim_fail, the one longjmp to ag_simulate; all memory is in the simulation's own arena. */
@@ -209,6 +209,12 @@ typedef struct Coverage {
 
 typedef struct SimLists SimLists; /* simulate_select.c */
 
+/* Where a walk along the tile map is: at tile n of a row. */
+typedef struct MapWalk {
+    bool begun;
+    int64_t row, n;
+} MapWalk;
+
 typedef struct Sim {
     const Kernel *k;
     const HostCall *call;
@@ -240,6 +246,7 @@ typedef struct Sim {
     int64_t *united; /* a union of lists: blocks, and which queries of the tile list each (bits) */
     uint32_t *united_by;
     int nunited;
+    MapWalk walk[MAX_ROLES][WALKS];
     struct Each *each; /* simulate_each.c */
     SimLists *lists;
     int64_t lists_next; /* block that the next step has to begin with: the sums before it are those of the step before */
@@ -348,7 +355,9 @@ void ag_sim_relate_total(Sim *s, const Ins *i);
 void ag_sim_relate_stage(Sim *s, const Ins *i);
 
 /* ---- simulate_classify.c */
-void ag_sim_classify(Sim *s, const Ins *i); /* TI_BOUND, TI_CLASSIFY */
+void ag_sim_classify(Sim *s, const Ins *i);                         /* TI_BOUND, TI_CLASSIFY */
+int64_t ag_sim_tile_walk(Sim *s, int walk, int64_t row, int64_t n); /* TILE */
+int64_t ag_sim_tile_after(Sim *s, int64_t row, int64_t tile, int64_t n);
 /* ---- simulate_each.c */
 void ag_sim_each_init(Sim *s);
 void ag_sim_each(Sim *s, const Ins *i);

@@ -1,4 +1,4 @@
-/* simulate_classify.c: lists of key tiles on host tensors, element by element, and whether what interval arithmetic says of a tile is true. */
+/* simulate_classify.c: the map of key tiles on host tensors, element by element, and whether what interval arithmetic says of a tile is true. */
 #include "simulate.h"
 
 static void set(Sim *s, int val, Type type, int64_t x) {
@@ -40,11 +40,26 @@ static Seen look(Sim *s, const Ins *i) {
     return seen;
 }
 
+/* Tiles begin .. end - 1 of which n are seen as a whole and none in part. */
+typedef struct Run {
+    int64_t begin, end, n;
+} Run;
+
+static void close_run(Run *run, Run *longest, int64_t end) {
+    run->end = end;
+    if (run->n > longest->n) *longest = *run;
+    *run = (Run){.begin = end + 1};
+}
+
+static void put(const HostTensor *map, int64_t at, int64_t word) { ag_host_set(map, at, 0, 0, 0, (double)word); }
+
 static void classify(Sim *s, const Ins *i) {
-    const HostTensor *to = ag_sim_tensor(s, s->k->tiles);
-    int64_t at = ag_sim_int(s, i->e[0]), lo = ag_sim_int(s, i->e[1]), hi = ag_sim_int(s, i->e[2]), whole = 0, partial = 0;
-    int64_t sk = s->call->size[SZ_SK], tiles = (sk + i->n - 1) / i->n, *rest = NEWN(s->arena, int64_t, (size_t)tiles + 1);
-    if (i->n > s->columns || !to->data) ag_sim_fail(s, "there is no room for a tile's keys or for the lists");
+    const HostTensor *map = ag_sim_tensor(s, s->k->tiles);
+    int64_t row = ag_sim_int(s, i->e[0]), lo = ag_sim_int(s, i->e[1]), hi = ag_sim_int(s, i->e[2]), sk = s->call->size[SZ_SK], seen_tiles = 0;
+    int64_t tiles = (sk + i->n - 1) / i->n, head[MAP_HEAD + 1] = {0};
+    uint32_t *bits = NEWN(s->arena, uint32_t, (size_t)tiles / 32 + 1);
+    Run run = {0}, longest = {0};
+    if (i->n > s->columns || !map->data) ag_sim_fail(s, "there is no room for a tile's keys or for the map");
     for (int64_t j = 0; j < tiles; j++) {
         int64_t first = j * i->n, last = first + i->n < sk ? first + i->n - 1 : sk - 1;
         set(s, i->dst, T_INT, first);
@@ -52,17 +67,50 @@ static void classify(Sim *s, const Ins *i) {
         for (const Ins *b = i->body.first; b; b = b->next) bound(s, b);
         bool may = ag_sim_int(s, i->e[3]), must = ag_sim_int(s, i->e[4]);
         Seen seen = look(s, i);
+        bool whole = seen.n == seen.all && last == first + i->n - 1;
         if (seen.n && (!may || j < lo || j >= hi)) ag_sim_fail(s, "key tile %lld has a visible key and is taken for hidden", (long long)j);
         if (seen.n < seen.all && must) ag_sim_fail(s, "key tile %lld has a hidden key and is taken for a whole one", (long long)j);
-        if (seen.n && seen.n == seen.all && last == first + i->n - 1)
-            ag_host_set(to, at + whole++, 0, 0, 0, (double)j);
-        else if (seen.n)
-            rest[partial++] = j;
+        if (!seen.n) continue;
+        if (!seen_tiles++) head[MAP_FIRST] = j;
+        bits[j / 32] |= 1u << j % 32;
+        run.n += whole;
+        if (!whole) close_run(&run, &longest, j);
     }
-    for (int64_t n = 0; n < partial; n++) ag_host_set(to, at + whole + n, 0, 0, 0, (double)rest[partial - 1 - n]);
-    ag_host_set(to, at - 2, 0, 0, 0, (double)(whole + partial));
-    ag_host_set(to, at - 1, 0, 0, 0, (double)whole);
-    if (whole + partial == 0) ag_host_set(to, at, 0, 0, 0, 0);
+    close_run(&run, &longest, tiles);
+    if (!seen_tiles) bits[0] = 1;
+    head[MAP_TILES] = seen_tiles, head[MAP_PLAIN] = longest.n, head[MAP_BEGIN] = longest.begin, head[MAP_END] = longest.end;
+    if (longest.n && longest.begin == 0) head[MAP_FIRST] = longest.end;
+    for (int what = 1; what <= MAP_HEAD; what++) put(map, row - what, head[what]);
+    for (int64_t w = 0; w == 0 || 32 * w < tiles; w++) put(map, row + w, (int32_t)bits[w]);
+}
+
+/* From the definition: the n-th of those outside of the plain tiles, then of those. */
+static int64_t tile_of(Sim *s, int64_t row, int64_t n) {
+    const HostTensor *map = ag_sim_tensor(s, s->k->tiles);
+    int64_t head[MAP_HEAD + 1], keys = (int64_t)32 * s->k->sched->f[F_TILE_N].v, words = (s->call->size[SZ_SK] + keys - 1) / keys;
+    if (words < 1) words = 1;
+    for (int what = 1; what <= MAP_HEAD; what++) head[what] = ag_host_get_int(map, &(int64_t){row - what}, 1);
+    for (int plain = 0; plain < 2 && n >= 0; plain++)
+        for (int64_t j = 0; j < 32 * words; j++) {
+            bool inside = j >= head[MAP_BEGIN] && j < head[MAP_END],
+                 there = (uint32_t)ag_host_get_int(map, &(int64_t){row + j / 32}, 1) >> j % 32 & 1;
+            if (there && inside == (bool)plain && n-- == 0) return j;
+        }
+    ag_sim_fail(s, "the map has no such tile");
+}
+
+int64_t ag_sim_tile_walk(Sim *s, int walk, int64_t row, int64_t n) {
+    MapWalk *w = &s->walk[s->role][walk];
+    bool on = n == 0 || (w->begun && row == w->row && (n == w->n || n == w->n + 1));
+    if (!on) ag_sim_fail(s, "walks along the map from tile %lld to tile %lld of a row", (long long)w->n, (long long)n);
+    *w = (MapWalk){true, row, n};
+    return tile_of(s, row, n);
+}
+
+int64_t ag_sim_tile_after(Sim *s, int64_t row, int64_t tile, int64_t n) {
+    if (n > 0 && tile_of(s, row, n - 1) != tile)
+        ag_sim_fail(s, "tile %lld is not number %lld of the row of the map", (long long)tile, (long long)n - 1);
+    return tile_of(s, row, n);
 }
 
 void ag_sim_classify(Sim *s, const Ins *i) {

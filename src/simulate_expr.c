@@ -110,6 +110,10 @@ static void eval_uniform(Sim *s, Expr *e, Step *t) {
         t->value = (Scalar){T_INT, {.i = ag_sim_listed(s, arg[0].u.i)}};
     else if (t->op == OP_FIRST)
         t->value = (Scalar){T_INT, {.i = ag_sim_first(s, arg[0].u.i)}};
+    else if (t->op == OP_TILE)
+        t->value = (Scalar){T_INT, {.i = ag_sim_tile_walk(s, t->index, arg[0].u.i, arg[1].u.i)}};
+    else if (t->op == OP_TILE_AFTER)
+        t->value = (Scalar){T_INT, {.i = ag_sim_tile_after(s, arg[0].u.i, arg[1].u.i, arg[2].u.i)}};
     else if (t->op == OP_QUERY)
         t->value = (Scalar){T_INT, {.i = ag_sim_query(s, arg[0].u.i)}};
     else if (t->op == OP_LOAD)

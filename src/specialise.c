@@ -149,6 +149,15 @@ void ag_spz_weighted(Specialise *s, Block *to, const Parts *p, Ref step, const c
 
 /* ---- steps */
 
+/* The key tile of a step whose K is there: before its stage is released, which holds the slot too. */
+void ag_spz_get_key_tile(Specialise *s, Block *to, Ref step) {
+    if (s->key_slot < 0) return;
+    Ins *get = ag_spz_put(s, to, TI_GET, NULL);
+    get->dst = s->key_tile;
+    get->a = s->key_slot;
+    get->e[0] = ag_spz_stage(s, &s->ring[0], step);
+}
+
 /* What the step multiplies older sums with is left out: they are 0 before the first tile. */
 static bool rescales(const Kernel *k, const Ins *i) {
     const Node *n = &k->nodes.n[i->e[0]];
@@ -189,8 +198,10 @@ void ag_spz_first(Specialise *s, Block *to, const Parts *p) {
     Kernel *k = s->k;
     Ref tile = ag_spz_op(s, OP_SUB, k->hi, ag_spz_num(s, 1));
     Block all = {0};
+    Ins *before = to->last;
+    ag_spz_get_key_tile(s, to, s->base ? s->base : ag_spz_num(s, 0));
     ag_spz_release(s, to, &s->ring[0], s->base ? s->base : ag_spz_num(s, 0));
-    to->last->note = "---- softmax of the first key tile: there are no older sums";
+    (before ? before->next : to->first)->note = "---- softmax of the first key tile: there are no older sums";
     append_unscaled(s, &all, &p->softmax, tile);
     append_unscaled(s, &all, &p->touches, tile);
     ag_spz_append(s, &all, &p->show, tile);
@@ -225,10 +236,23 @@ static void append_fetches(Specialise *s, Block *to, const Block *softmax, bool 
         if (is_fetch(s, i) == fetches) add(to, ag_ins_clone(s->k, i));
 }
 
-static void overlapped(Specialise *s, Block *to, const Parts *p) {
+/* Elements that are read ahead of the products: where that takes the key tile, it is waited for. */
+static bool fetch_ahead(Specialise *s, Block *to, const Parts *p) {
+    bool asks = false;
+    for (const Ins *i = p->softmax.first; i; i = i->next) asks |= s->key_slot >= 0 && is_fetch(s, i);
+    if (asks) {
+        wait_full(s, to, &s->ring[0], ag_spz_step(s, s->j), "which keys");
+        ag_spz_get_key_tile(s, to, ag_spz_step(s, s->j));
+    }
     append_fetches(s, to, &p->softmax, true);
+    return asks;
+}
+
+static void overlapped(Specialise *s, Block *to, const Parts *p) {
+    bool known = fetch_ahead(s, to, p);
     Pair issued = ag_spz_issue_both(s, to, p);
     ag_spz_wait_scores(s, to);
+    if (!known) ag_spz_get_key_tile(s, to, issued.scores);
     ag_spz_release(s, to, &s->ring[0], issued.scores);
     append_fetches(s, to, &p->softmax, false);
     ag_spz_wait_weighted(s, to, p);
@@ -239,10 +263,11 @@ static void overlapped(Specialise *s, Block *to, const Parts *p) {
 }
 
 static void in_order(Specialise *s, Block *to, const Parts *p) {
-    append_fetches(s, to, &p->softmax, true);
+    bool known = fetch_ahead(s, to, p);
     Ref step = ag_spz_let(s, to, "step", ag_spz_step(s, s->j), NULL);
     ag_spz_scores(s, to, p, step, s->round, "scores");
     ag_spz_mma_wait(s, to, 0, NULL);
+    if (!known) ag_spz_get_key_tile(s, to, step);
     ag_spz_release(s, to, &s->ring[0], step);
     append_fetches(s, to, &p->softmax, false);
     ag_spz_append(s, to, &p->touches, 0);
@@ -307,6 +332,25 @@ static void find_copies(Specialise *s) {
             for (Ins *c = l->body.first; c; c = c->next)
                 if (c->op == TI_COPY && c->dst == i->b) r->copy = c;
         }
+    }
+}
+
+/* The key tile of a step, but for copies: what the loading thread says. */
+static Ref told_tile(void *payload, Ref r) {
+    Specialise *s = payload;
+    if (s->k->nodes.n[r].op != OP_TILE) return 0;
+    if (s->key_tile < 0) {
+        s->key_tile = ag_val_scalar(s->k, "key_tile", T_INT);
+        s->k->val[s->key_tile].nonneg = true;
+    }
+    return ag_kval(s->k, s->key_tile);
+}
+static void tell_tiles(Specialise *s, Block *b) {
+    for (Ins *i = b->first; i; i = i->next) {
+        if (i->op == TI_COPY) continue;
+        for (int e = 0; e < LEN(i->e); e++)
+            if (i->e[e]) i->e[e] = ag_node_rebuild(&s->k->nodes, &s->k->nodes, i->e[e], told_tile, s);
+        tell_tiles(s, &i->body);
     }
 }
 
@@ -406,6 +450,15 @@ static void add_spans(const Specialise *s, Block *b) {
     }
 }
 
+/* Plain steps often do not ask which keys they are about. */
+static void remove_unread_tiles(const Specialise *s, Block *b) {
+    for (Ins *i = b->first, *next; i; i = next) {
+        next = i->next;
+        remove_unread_tiles(s, &i->body);
+        if (i->op == TI_GET && i->dst == s->key_tile && !ag_reads_val(s->k, b, s->key_tile)) ag_block_remove(b, i);
+    }
+}
+
 /* Roles, mbarriers and the order of asynchronous products        needs tiled, split   makes pipelined */
 void ag_specialise(Fn *fn) {
     Kernel *k = fn->kernel;
@@ -422,6 +475,8 @@ void ag_specialise(Fn *fn) {
                     .ref = -1,
                     .turns = -1,
                     .slot = -1,
+                    .key_tile = -1,
+                    .key_slot = -1,
                     .j = ag_kval(k, k->key_loop)};
     find_copies(&s);
     if (!s.query.copy || !s.ring[0].copy) { /* nothing reads the product */
@@ -431,6 +486,8 @@ void ag_specialise(Fn *fn) {
     }
     assert(s.ring[1].copy);
     make_roles(&s);
+    if (k->tiles) tell_tiles(&s, s.body);
+    if (s.key_tile >= 0) s.key_slot = ag_spz_slot(&s, "key_slot", F_K_STAGES);
     make_ring(&s, &s.query, F_Q_STAGES, s.persistent);
     make_ring(&s, &s.ring[0], F_K_STAGES, true);
     make_ring(&s, &s.ring[1], F_V_STAGES, true);
@@ -444,6 +501,7 @@ void ag_specialise(Fn *fn) {
     mark_lasting(&s);
     ag_spz_load(&s, &k->role[1]);
     ag_spz_math(&s);
+    if (s.key_tile >= 0) remove_unread_tiles(&s, &k->role[0].body);
     for (int r = 0; r < k->nrole; r++) {
         ag_remove_dead_lets(k, &k->role[r].body);
         add_spans(&s, &k->role[r].body);

@@ -25,9 +25,12 @@ typedef struct Specialise {
         int val, slot;
     } place[3]; /* persistent: scalars of a tile that take divisions, which the loading thread computes and tells */
     int nplace;
-    Ref j;     /* VAL of the key loop's variable */
-    Ref base;  /* VAL of the key tiles before this tile's first, since the block began; 0: none, the block has one tile */
-    Ref round; /* VAL of the number of this tile in its block; 0 likewise */
+    int key_tile,
+        key_slot; /* with a tile map: scalar and slot, per stage of K, of the key tile in that stage, as the loading thread has found it; -1: math does not ask */
+    Ref tile_k, tile_now; /* load, with a tile map: scalars, the key tile of the last copy of K, and of the running step; 0 */
+    Ref j;                /* VAL of the key loop's variable */
+    Ref base;             /* VAL of the key tiles before this tile's first, since the block began; 0: none, the block has one tile */
+    Ref round;            /* VAL of the number of this tile in its block; 0 likewise */
 } Specialise;
 
 /* A step of the synchronous kernel, taken apart. */
@@ -49,6 +52,7 @@ Ref ag_spz_phase(Specialise *s, const Ring *r, Ref step);
 void ag_spz_wait(Specialise *s, Block *b, int barrier, Ref stage, Ref parity, const char *note);
 void ag_spz_release(Specialise *s, Block *b, const Ring *r, Ref step);
 void ag_spz_mma_wait(Specialise *s, Block *b, int groups, const char *note);
+int ag_spz_slot(Specialise *s, const char *name, FieldId stages);
 Ref ag_spz_at_tile(Specialise *s, Ref e, Ref tile);                        /* e with `tile` in place of the step */
 void ag_spz_append(Specialise *s, Block *to, const Block *from, Ref tile); /* clones; j becomes `tile` (0: as it is) */
 /* One asynchronous product of the given step, in a group of its own, when its shared tile is there.  what: for the reader of the kernel. */
@@ -65,6 +69,7 @@ void ag_spz_wait_weighted(Specialise *s, Block *to, const Parts *p);
 /* The steps of all key loops but, with overlap, what belongs to the first tile's scores and the last one's weighted values. */
 void ag_spz_first(Specialise *s, Block *to, const Parts *p);
 void ag_spz_loops(Specialise *s, Block *to, Ins *first, Ins *last);
+void ag_spz_get_key_tile(Specialise *s, Block *to, Ref step); /* of a step whose K is there, before that is released */
 bool ag_spz_is_key_loop(const Specialise *s, const Ins *i);
 Parts ag_spz_take_apart(Specialise *s, const Block *step);
 

@@ -139,6 +139,7 @@ void ag_spz_speculative(Specialise *s, Block *to, const Parts *p, Ref masked) {
     Under under = {s, x.ref->dst};
     Pair issued = ag_spz_issue_both(s, to, p);
     ag_spz_wait_scores(s, to);
+    ag_spz_get_key_tile(s, to, issued.scores);
     for (const Ins *i = p->softmax.first; i != x.max; i = i->next) add(to, ag_ins_clone(k, i)); /* what the spec makes of the scores */
     if (masked) find_maximum(s, to, p, &x, masked);
     Ins *exp = add(to, ag_ins_clone(k, x.exp));

@@ -86,14 +86,11 @@ static bool is_wanted(const Specialise *s, const Ins *let, const bool *wanted) {
     return false;
 }
 
-static int slot_named(Specialise *s, const char *name) {
-    return ag_val(s->k, (Val){.name = ag_str(name),
-                              .space = SPACE_SLOT,
-                              .stages = (int)s->sched->f[F_Q_STAGES].v,
-                              .offset = -1,
-                              .over = -1,
-                              .reference = -1,
-                              .carry = -1});
+int ag_spz_slot(Specialise *s, const char *name, FieldId stages) {
+    return ag_val(
+        s->k,
+        (Val){
+            .name = ag_str(name), .space = SPACE_SLOT, .stages = (int)s->sched->f[stages].v, .offset = -1, .over = -1, .reference = -1, .carry = -1});
 }
 
 /* Where a tile is takes a handful of divisions, some hundred clocks at the start of every tile; the loading thread has that time.  A slot holds an int: others are computed where
@@ -110,9 +107,9 @@ void ag_spz_find_places(Specialise *s) {
         bool told = k->val[i->dst].scalar == T_INT && tile_scalar[i->dst] && divides(k, i->e[0]);
         if (!wanted[i->dst] || !told || s->nplace == LEN(s->place)) continue;
         s->place[s->nplace].val = i->dst;
-        s->place[s->nplace++].slot = slot_named(s, ag_fmt(k->arena, "%.*s_slot", STRF(k->val[i->dst].name)).s);
+        s->place[s->nplace++].slot = ag_spz_slot(s, ag_fmt(k->arena, "%.*s_slot", STRF(k->val[i->dst].name)).s, F_Q_STAGES);
     }
-    if (s->dynamic) s->slot = slot_named(s, "tile_slot");
+    if (s->dynamic) s->slot = ag_spz_slot(s, "tile_slot", F_Q_STAGES);
 }
 
 /* ---- the number of the running tile for that of the block */
@@ -481,11 +478,49 @@ static Ref room_for_keys(Specialise *s, Block *to, const Ring *r, Ref step, cons
     return stage;
 }
 
+static void put_slot(Specialise *s, Block *to, int slot, Ref stage, Ref x);
+
+/* With a tile map: the row of the copy by the key tile, which is found when K of a step is fetched, behind that of the step before. */
+typedef struct Tile {
+    Specialise *s;
+    Ref found, named;
+} Tile;
+static Ref find_tile(void *payload, Ref r) {
+    Tile *x = payload;
+    const Node *n = &x->s->k->nodes.n[r];
+    if (n->op != OP_TILE) return 0;
+    x->found = r;
+    return x->named ? x->named : r;
+}
+static Ref with_tile(Specialise *s, Ref row, Ref named) { return ag_node_rebuild(&s->k->nodes, &s->k->nodes, row, find_tile, &(Tile){s, 0, named}); }
+
+static void go_to_tile(Specialise *s, Block *to, Ref row) {
+    Nodes *p = &s->k->nodes;
+    Tile x = {s, 0, 0};
+    ag_node_rebuild(p, p, row, find_tile, &x);
+    const Node *tile = &p->n[x.found];
+    Ref map = tile->arg[0], n = tile->arg[1], before = s->tile_k ? s->tile_k : ag_spz_num(s, 0);
+    Ref next = ag_node_intern(p, (Node){.op = OP_TILE_AFTER, .type = T_INT, .arg = {map, before, n}});
+    if (s->tile_k)
+        ag_spz_set(s, to, s->tile_k, next);
+    else
+        s->tile_k = ag_spz_let(s, to, "key_tile", next, NULL);
+}
+
+static Ref row_of_keys(Specialise *s, Block *to, int ring, Ref row, Ref stage) {
+    if (ring == 1) return with_tile(s, row, s->tile_now);
+    go_to_tile(s, to, row);
+    if (s->key_slot >= 0) put_slot(s, to, s->key_slot, stage, s->tile_k);
+    return with_tile(s, row, s->tile_k);
+}
+
 /* Key tile j of ring r, which is step `step` of the block, once its stage is empty. */
 static void load_keys(Specialise *s, Block *to, int ring, Ref j, Ref step, const char *what) {
     const Ring *r = &s->ring[ring];
     Ref stage = room_for_keys(s, to, r, step, ag_fmt(s->k->arena, "---- %.*s of %s, when its stage is empty", STRF(s->k->val[r->val].name), what).s);
-    load_tile(s, to, r, stage, NULL, ag_spz_at_tile(s, r->copy->e[1], j), NULL);
+    Ref row = ag_spz_at_tile(s, r->copy->e[1], j);
+    if (s->k->tiles) row = row_of_keys(s, to, ring, row, stage);
+    load_tile(s, to, r, stage, NULL, row, NULL);
 }
 
 static Ref room_for_query(Specialise *s, Block *to, Ref round, const char *note) {
@@ -538,6 +573,7 @@ static void load_loop(Specialise *s, Block *to, const Block *early) {
                         s->forward ? ag_spz_op(s, OP_MAX, k->lo, ag_spz_op(s, OP_SUB, ag_spz_op(s, OP_SUB, k->hi, one), ahead))
                                    : ag_spz_op(s, OP_MIN, ag_spz_op(s, OP_SUB, k->hi, one), ag_spz_op(s, OP_ADD, k->lo, ahead)),
                         "at which key tile the next tile is prepared");
+    if (k->tiles && !s->overlap) s->tile_k = ag_spz_let(s, to, "key_tile", ag_spz_num(s, 0), NULL);
     Ins *loop = ag_spz_put(s, to, TI_LOOP, s->overlap ? "---- key tiles, K a step ahead of V as in math" : "---- key tiles");
     loop->dst = k->key_loop;
     loop->n = s->forward ? 1 : -1;
@@ -550,11 +586,13 @@ static void load_loop(Specialise *s, Block *to, const Block *early) {
         yes->body = *early;
     }
     if (s->overlap) {
+        if (k->tiles) s->tile_now = ag_spz_let(s, &loop->body, "tile_now", s->tile_k, "the key tile of this step");
         Ins *more = ag_spz_put(s, &loop->body, TI_IF, NULL);
         more->e[0] = ag_spz_op(s, OP_GT, s->j, k->lo);
         load_keys(s, &more->body, 0, ag_spz_op(s, OP_SUB, s->j, one), ag_spz_op(s, OP_ADD, step, one), "the next step");
     } else
         load_keys(s, &loop->body, 0, s->j, step, "this step");
+    if (!s->overlap) s->tile_now = s->tile_k;
     load_keys(s, &loop->body, 1, s->j, step, "this step");
 }
 

@@ -204,6 +204,27 @@ bool ag_has_mbarriers(const Kernel *k) {
     return false;
 }
 
+static void mark_walks(const Kernel *k, Ref r, int *walks) {
+    bool *live = NEWN(k->arena, bool, (size_t)r + 1);
+    live[r] = true;
+    for (Ref i = r; i > 0; i--) { /* operands have smaller indices */
+        const Node *n = &k->nodes.n[i];
+        if (!live[i]) continue;
+        if (n->op == OP_TILE) *walks |= 1 << n->index;
+        for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
+        for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
+    }
+}
+
+int ag_walks(const Kernel *k, const Block *b) {
+    int walks = 0;
+    for (const Ins *i = b->first; i; i = i->next) {
+        for (int e = 0; e < LEN(i->e); e++) mark_walks(k, i->e[e], &walks);
+        walks |= ag_walks(k, &i->body);
+    }
+    return walks;
+}
+
 /* ---- scalars that nothing reads */
 static bool reads_val(const Kernel *k, const Block *b, int v) {
     for (const Ins *i = b->first; i; i = i->next) {
@@ -214,6 +235,7 @@ static bool reads_val(const Kernel *k, const Block *b, int v) {
     }
     return false;
 }
+bool ag_reads_val(const Kernel *k, const Block *b, int v) { return reads_val(k, b, v); }
 void ag_remove_dead_lets(Kernel *k, Block *b) {
     for (Ins *i = b->last, *prev; i; i = prev) { /* readers stand behind, in the same block */
         prev = i->prev;

@@ -55,6 +55,7 @@ static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int
     require(c, n->op != OP_BRANCH || own, "the branch of a kernel is read where it has no value");
     require(c, (n->op != OP_FIRST && n->op != OP_QUERY) || c->k->entries, "inverted lists are read that the kernel does not have");
     require(c, n->op != OP_LISTED || c->list, "a block list is read before it is opened");
+    require(c, (n->op != OP_TILE && n->op != OP_TILE_AFTER) || c->k->tiles, "a tile map is read that the kernel does not have");
     require(c, n->op != OP_LISTED_BY || (c->list && c->k->list->dst >= 0), "who lists a block is asked without a union of lists");
     require(c, n->op != OP_LOAD && n->op != OP_CARRY && n->op != OP_AXISMIN && n->op != OP_AXISMAX && n->op != OP_RSUM && n->op != OP_RMAX,
             "an expression holds a node of the Math IR");
@@ -79,7 +80,8 @@ static void check_expr(const Check *c, Ref r, Reach reach, int rows, int cols, i
     for (Ref i = r; i > 0; i--) {
         if (!live[i]) continue;
         const Node *n = &c->k->nodes.n[i];
-        if (ag_op[n->op].arity == 0 || n->op == OP_LISTED || n->op == OP_LISTED_BY || n->op == OP_FIRST || n->op == OP_QUERY)
+        if (ag_op[n->op].arity == 0 || n->op == OP_LISTED || n->op == OP_LISTED_BY || n->op == OP_TILE || n->op == OP_TILE_AFTER ||
+            n->op == OP_FIRST || n->op == OP_QUERY)
             check_leaf(c, n, reach, rows, cols, dst);
         for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
         for (int a = 0; a < n->nsub; a++) live[n->sub[a]] = true;
@@ -520,7 +522,7 @@ static void check_block(Check *c, const Block *b);
 static void check_classify(Check *c, const Ins *i) {
     if (!check_span(c, i, i->col, ag_expr_uses(c->k, c->k->guard, OP_AXIS, AX_Q))) return;
     const KernelTensor *t = &c->k->tensor[c->k->tiles];
-    require(c, c->k->tiles >= TEN_COUNT && t->output && t->flat && t->type == DT_I32, "there is no tensor for the lists");
+    require(c, c->k->tiles >= TEN_COUNT && t->output && t->flat && t->type == DT_I32, "there is no tensor for the map");
     for (int e = 0; e < 3; e++) check_uniform(c, i->e[e], T_INT);
     require(c, i->n > 0 && c->k->guard && c->k->nodes.n[c->k->guard].type == T_BOOL, "a tile has no keys, or there is no mask");
     c->written[i->dst] = c->written[i->col] = true;

@@ -1,7 +1,7 @@
-/* tile_classify.c: the kernel that lists the key tiles of each query tile, for masks of elements by query or by key: documents, segments, padding.
+/* tile_classify.c: the kernel that maps the key tiles of each query tile, for masks of elements by query or by key: documents, segments, padding.
  *
  * Which keys such a mask hides is known when the tensors are there.  A tile of queries and a tile of keys are one of
- *   hidden    no query sees a key: not in the list
+ *   hidden    no query sees a key: not in the map
  *   whole     each query sees each key, and there are as many as a tile has: needs no mask
  *   partial   everything else
  * Nothing is promised by the user.  First the mask is asked by interval arithmetic (range_bound.c), where the positions are between those of the tiles, and elements by query
@@ -12,7 +12,7 @@
 #include "program.h"
 #include "ranges.h"
 
-enum { WARPS = 16, THREADS = 32 * WARPS, PER_SM = 2, HEAD = 2 /* elements before a list */, SYMBOL = 63, SUFFIX = 8 };
+enum { WARPS = 16, THREADS = 32 * WARPS, PER_SM = 2, SYMBOL = 63, SUFFIX = 8 };
 
 /* ---- which masks */
 
@@ -36,7 +36,7 @@ bool ag_is_classified(const Fn *fn) {
     return found;
 }
 
-/* ---- where the lists are: [B or 1, Hq or 1, query tiles, HEAD + key tiles] */
+/* ---- where the map is: rows [B or 1, Hq or 1, query tiles], each of MAP_HEAD words and a bit for each key tile */
 
 static Ref op(Kernel *k, Op o, Ref a, Ref b) { return ag_fold_node(&k->nodes, (Node){.op = o, .arg = {a, b}}); }
 static Ref num(Kernel *k, int64_t n) { return ag_node_int(&k->nodes, n); }
@@ -48,34 +48,32 @@ static int tile_keys(const Fn *fn) { return (int)fn->sched->f[F_TILE_N].v; }
 static int tile_queries(const Fn *fn) { return (int)fn->sched->f[F_TILE_M].v / (fn->sched->f[F_PACK_GQA].v ? fn->spec->group : 1); }
 static Size heads_of(const Fn *fn) { return fn->sched->f[F_PACK_GQA].v ? SZ_HKV : SZ_HQ; }
 
-/* At least one, which an empty list begins with. */
-static Ref key_tiles(Kernel *k, const Fn *fn) { return op(k, OP_CEILDIV, op(k, OP_MAX, size(k, SZ_SK), num(k, 1)), num(k, tile_keys(fn))); }
+/* At least one, which a row without tiles has. */
+static Ref words(Kernel *k, const Fn *fn) { return op(k, OP_CEILDIV, op(k, OP_MAX, size(k, SZ_SK), num(k, 1)), num(k, 32 * tile_keys(fn))); }
 static Ref query_tiles(Kernel *k, const Fn *fn) { return op(k, OP_CEILDIV, size(k, SZ_SQ), num(k, tile_queries(fn))); }
-static Ref room(Kernel *k, const Fn *fn) { return op(k, OP_ADD, key_tiles(k, fn), num(k, HEAD)); }
-static Ref lists(Kernel *k, const Fn *fn) {
+static Ref room(Kernel *k, const Fn *fn) { return op(k, OP_ADD, words(k, fn), num(k, MAP_HEAD)); }
+static Ref rows(Kernel *k, const Fn *fn) {
     Ref n = query_tiles(k, fn);
     if (by_head(fn)) n = op(k, OP_MUL, n, size(k, heads_of(fn)));
     return by_batch(fn) ? op(k, OP_MUL, n, size(k, SZ_B)) : n;
 }
 
-void ag_tile_lists(Kernel *k, const Fn *fn) {
+void ag_tile_map(Kernel *k, const Fn *fn) {
     KernelTensor t = {.name = "tiles", .type = DT_I32, .rank = 1, .used = true, .flat = true, .program = ag_program_tiles(fn->spec)};
-    t.extent[0] = op(k, OP_MUL, lists(k, fn), room(k, fn));
+    t.extent[0] = op(k, OP_MUL, rows(k, fn), room(k, fn));
     k->tiles = ag_kernel_tensor(k, t);
 }
 
-Ref ag_tile_list_of(Kernel *k, const Fn *fn, Ref b, Ref h, Ref tiles_m, Ref m) {
+Ref ag_tile_row(Kernel *k, const Fn *fn, Ref b, Ref h, Ref tiles_m, Ref m) {
     Ref n = by_batch(fn) ? b : num(k, 0);
     if (by_head(fn)) n = op(k, OP_ADD, op(k, OP_MUL, n, size(k, heads_of(fn))), h);
     n = op(k, OP_ADD, op(k, OP_MUL, n, tiles_m), m);
-    return op(k, OP_ADD, op(k, OP_MUL, n, room(k, fn)), num(k, HEAD));
+    return op(k, OP_ADD, op(k, OP_MUL, n, room(k, fn)), num(k, MAP_HEAD));
 }
 
-Ref ag_tile_element(Kernel *k, Ref list, Ref index) {
+Ref ag_tile_head(Kernel *k, Ref row, int what) {
     Node n = {.op = OP_LOAD, .type = T_INT, .index = k->tiles, .nsub = 1};
-    const Node *by = &k->nodes.n[index];
-    bool before = by->op == OP_CONST && by->value.u.i < 0;
-    n.sub[0] = before ? op(k, OP_SUB, list, num(k, -by->value.u.i)) : op(k, OP_ADD, list, index);
+    n.sub[0] = op(k, OP_SUB, row, num(k, what));
     return ag_node_intern(&k->nodes, n);
 }
 
@@ -124,17 +122,17 @@ static Kernel *begin(const Fn *fn) {
     k->per_sm = PER_SM;
     k->numerics = STR("i32");
     k->queries = tile_queries(fn);
-    ag_tile_lists(k, fn);
+    ag_tile_map(k, fn);
     k->tensor[k->tiles].output = true;
-    k->blocks = lists(k, fn);
+    k->blocks = rows(k, fn);
     return k;
 }
 
-/* Which query tile a block of threads looks at; returns where its list begins. */
+/* Which query tile a block of threads looks at; returns where its row of the map begins. */
 static Ref place(Builder *x) {
     Kernel *k = x->k;
     const Fn *fn = x->fn;
-    Ref rest = ag_node_leaf(&k->nodes, OP_BLOCK, T_INT, 0, (Span){0}), rows = num(k, tile_queries(fn)), h = num(k, 0), b = num(k, 0);
+    Ref rest = ag_node_leaf(&k->nodes, OP_BLOCK, T_INT, 0, (Span){0}), queries = num(k, tile_queries(fn)), h = num(k, 0), b = num(k, 0);
     int tiles_m = let(x, "tiles_m", query_tiles(k, fn), "---- the query tile of this block");
     int m = let(x, "m", op(k, OP_MOD, rest, val(x, tiles_m)), NULL);
     rest = op(k, OP_FLOORDIV, rest, val(x, tiles_m));
@@ -144,11 +142,11 @@ static Ref place(Builder *x) {
     x->b = let(x, "b", b, NULL);
     Ref group = op(k, OP_FLOORDIV, size(k, SZ_HQ), size(k, SZ_HKV));
     x->g = let(x, "g", fn->sched->f[F_PACK_GQA].v ? val(x, x->h) : op(k, OP_FLOORDIV, val(x, x->h), group), "kv head");
-    int row0 = let(x, "row0", op(k, OP_MUL, val(x, m), rows), NULL);
-    Ref end = op(k, OP_MIN, op(k, OP_ADD, val(x, row0), rows), size(k, SZ_SQ));
+    int row0 = let(x, "row0", op(k, OP_MUL, val(x, m), queries), NULL);
+    Ref end = op(k, OP_MIN, op(k, OP_ADD, val(x, row0), queries), size(k, SZ_SQ));
     x->q0 = let(x, "q0", op(k, OP_ADD, val(x, row0), size(k, SZ_OFF)), "position of the first query row");
     x->q_last = let(x, "q_last", op(k, OP_ADD, op(k, OP_SUB, end, num(k, 1)), size(k, SZ_OFF)), "position of the last query row");
-    return val(x, let(x, "list", ag_tile_list_of(k, fn, val(x, x->b), val(x, x->h), val(x, tiles_m), val(x, m)), NULL));
+    return val(x, let(x, "map", ag_tile_row(k, fn, val(x, x->b), val(x, x->h), val(x, tiles_m), val(x, m)), NULL));
 }
 
 /* The least and the greatest value of each bounded element: by query once, by key in each key tile. */
@@ -201,7 +199,7 @@ Kernel *ag_build_classify(const Fn *fn) {
     Builder x = {.fn = fn, .k = begin(fn)};
     Kernel *k = x.k;
     Truth t = truth_of(&x, fn->math);
-    Ref list = place(&x);
+    Ref row = place(&x);
     x.k_first = ag_val_scalar(k, "k_first", T_INT);
     x.k_last = ag_val_scalar(k, "k_last", T_INT);
     Ins *i = ag_ins(k, TI_CLASSIFY, x.k_first);
@@ -211,7 +209,7 @@ Kernel *ag_build_classify(const Fn *fn) {
     i->bar = x.q_last;
     i->n = tile_keys(fn);
     i->span = fn->spec->mask ? fn->spec->mask->span : (Span){0};
-    i->e[0] = list;
+    i->e[0] = row;
     range_of_tiles(&x, i);
     bound(&x, &i->body);
     i->e[3] = convert(&x, t.may);

@@ -122,20 +122,21 @@ static void share_bounds(Tiler *t) {
     }
 }
 
-/* Entries of the list that a kernel before has made for this query tile: first the key tiles that need no mask (pass_split.c). */
-static void listed_tiles(Tiler *t, const Fn *fn) {
+/* Tiles of the row of the map that a kernel before has made for this query tile (pass_split.c tells those that need no mask). */
+static void mapped_tiles(Tiler *t, const Fn *fn) {
     Ref zero = num(t, 0), m = val(t, t->tile_m), tiles_m = op2(t, OP_CEILDIV, size(t, SZ_SQ), num(t, t->k->queries));
-    Ref at = ag_tile_list_of(t->k, fn, val(t, t->b), t->k->pack > 1 ? 0 : val(t, t->h), tiles_m, m);
-    t->k->tile_list = val(t, ag_tiler_let(t, t->pre, "list", at, "---- key tiles list[j_lo .. j_hi] can contribute"));
+    Ref at = ag_tile_row(t->k, fn, val(t, t->b), t->k->pack > 1 ? 0 : val(t, t->h), tiles_m, m);
+    t->k->tile_row =
+        val(t, ag_tiler_let(t, t->pre, "map", at, "---- steps j_lo .. j_hi: key tiles that can contribute, as this row of the map says"));
     t->k->lo = val(t, ag_tiler_let(t, t->pre, "j_lo", zero, NULL));
-    bool some = tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA; /* as below; an empty list has one entry, 0 */
-    t->k->hi = val(t, ag_tiler_let(t, t->pre, "j_hi", op2(t, OP_MAX, ag_tile_element(t->k, t->k->tile_list, num(t, -2)), num(t, some)), NULL));
+    bool some = tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA; /* as below; an empty row has tile 0 */
+    t->k->hi = val(t, ag_tiler_let(t, t->pre, "j_hi", op2(t, OP_MAX, ag_tile_head(t->k, t->k->tile_row, MAP_TILES), num(t, some)), NULL));
 }
 
 /* Key tiles that can contribute. */
 void ag_tiler_keys(Tiler *t, const Fn *fn) {
     if (t->k->tiles) {
-        listed_tiles(t, fn);
+        mapped_tiles(t, fn);
         return;
     }
     const KeyRange *r = &t->m->range;

@@ -130,9 +130,9 @@ typedef enum TileOp {
     /* ---- which key tiles a query tile needs */
     TI_BOUND, /* scalars dst and a = the least and the greatest value (bool: whether all are true, and any) of e[0], which varies with AXIS q or, with `trans`, AXIS k
                     alone, at positions val b .. val bar of it */
-    TI_CLASSIFY, /* of key tiles e[1] .. e[2] - 1, of n keys each: which hold a key that a query at one of the positions val b .. val bar (-1: any query) sees (Kernel.guard, at AXIS q and
-                    AXIS k), and which of these all of them see as a whole, up to its n-th key.  Kernel.tiles[e[0] - 2] = how many; [e[0] - 1] = how many of them
-                    as a whole; from e[0] on the numbers of these, ascending, then those of the others, descending; 0 if there is none.  For each key tile scalars
+    TI_CLASSIFY, /* makes row e[0] of the tile map, Kernel.tiles, from the key tiles e[1] .. e[2] - 1, of n keys each: which hold a key that a query at one of the positions val b .. val bar
+                    (-1: any query) sees (Kernel.guard, at AXIS q and AXIS k), and which of these all of them see as a whole, up to its n-th key.  Words from e[0] on: bit j % 32
+                    of word j / 32 is set if tile j is one of the former; before them MAP_HEAD words, MapHead.  For each key tile scalars
                     dst and col are its first and its last key, and the body is run; then e[3] (may a query see a key?) and e[4] (do all see all?) may
                     settle it; elements are asked where they do not */
     /* ---- inversions of block lists, at batch e[0], head e[1], of e[3] blocks; Kernel.invert has the tensors; dst, a and b are tables to work in.
@@ -237,6 +237,12 @@ typedef struct Inversion {
 enum { UNION_ROWS = 4, UNION_QUERIES = 16 /* at most */ };
 static inline int ag_union_cols(int entries) { return (entries + 3) / 4 * 4; } /* read four at a time */
 
+/* Words in front of the bits of a row of the tile map, by how far: tiles that hold a visible key; how many of them need no mask, which are all that there are in
+ * MAP_BEGIN .. MAP_END - 1; from where on there are others.  MAP_BEGIN - 1 is one of those, or -1.  A row without tiles has the bit of tile 0, for whoever visits one at least. */
+enum MapHead { MAP_TILES = 1, MAP_PLAIN, MAP_END, MAP_BEGIN, MAP_FIRST, MAP_HEAD = MAP_FIRST };
+/* Whose walk along a row a TILE is: copies of keys, of values, everything else.  Each goes tile by tile. */
+enum { WALK_K, WALK_V, WALK_OTHER, WALKS };
+
 /* What a kernel is for: the simulator follows keys and query rows through attention alone. */
 typedef enum KernelKind { KERNEL_ATTEND, KERNEL_GATHER, KERNEL_SELECT, KERNEL_EACH, KERNEL_INVERT, KERNEL_CLASSIFY } KernelKind;
 enum { EACH_CHANNELS = 8 }; /* KERNEL_EACH: neighbouring channels of a row that one thread computes */
@@ -281,8 +287,9 @@ typedef struct Kernel {
     int key_loop;    /* value that counts key tiles (dst of its TI_LOOP) */
     Ref lo, hi;      /* VALs: key tiles [lo, hi) are visited; of listed blocks: tiles of the entries */
     Ref gap_at, gap; /* VALs: the loop counts steps [lo, hi), and steps from gap_at on are tiles `gap` further; 0: steps are tiles */
-    int tiles;       /* tensor of the key tiles of each query tile, see TI_CLASSIFY; 0: none.  The loop then counts entries of the list */
-    Ref tile_list;   /* VAL: where in it the list of the running tile begins; 0 likewise */
+    int tiles; /* tensor of the tile map, see TI_CLASSIFY; 0: none.  The loop then counts steps, of which those that need a mask come first, then those that need none,
+                        each in the order of the keys: the n-th has key tile TILE(tile_row, n) */
+    Ref tile_row; /* VAL: where in it the bits of the running tile begin; 0 likewise */
     const Ins *
         entries; /* KERNEL_GATHER: the TI_ENTRIES whose queries are rows.  A row number of queries is one of entries then: row r of a tile that begins at
                                x stands for the query of entry x + r / pack, and what is stored goes to row number `entry` of the tensor */
@@ -320,10 +327,12 @@ void ag_block_remove(Block *b, Ins *i);
 void ag_block_move(Block *to, Block *from);                  /* all of it to the end of `to` */
 Ins *ag_ins_clone(Kernel *k, const Ins *i);                  /* deep */
 void ag_remove_dead_lets(Kernel *k, Block *b);               /* scalars of b that nothing in it reads; Kernel.lo and hi stay */
+bool ag_reads_val(const Kernel *k, const Block *b, int val); /* does an instruction of b? */
 Ref ag_kval(Kernel *k, int val);                             /* VAL node of a value */
 bool ag_expr_uses(const Kernel *k, Ref r, Op op, int index); /* does r read this leaf? */
 bool ag_reads_captured(const Kernel *k, Ref r);              /* does r depend on elements of captured tensors? */
 bool ag_has_mbarriers(const Kernel *k);
+int ag_walks(const Kernel *k, const Block *b); /* of the tile map: bit WALK_* for each that b has */
 
 /* ---- tile_reach.c */
 /* What an int stays within.  wraps: an operation of the spec's that may leave 32 bits; what attngen itself computes never does. */

@@ -156,12 +156,19 @@ void ag_tiler_skip(Tiler *t) {
     ag_block_append(t->step, body[1]);
 }
 
-Ref ag_tiler_first_key(Tiler *t) {
+/* Steps go in the order of the map. */
+static Ref tile_of_step(Tiler *t, Ref j, int walk) {
+    bool down = tile_field(t->k, F_DIRECTION) == 0;
+    Ref n = down ? op2(t, OP_SUB, op2(t, OP_SUB, t->k->hi, num(t, 1)), j) : j;
+    return ag_node_intern(&t->k->nodes, (Node){.op = OP_TILE, .type = T_INT, .index = walk, .arg = {t->k->tile_row, n}});
+}
+
+Ref ag_tiler_first_key(Tiler *t, int walk) {
     Ref j = t->gather ? 0 : val(t, t->j), n = num(t, tile_field(t->k, F_TILE_N));
     if (t->gather) return t->key0;
     if (!t->listed && t->k->gap) /* a tile behind the gap */
         j = op2(t, OP_ADD, j, ag_node_op(&t->k->nodes, OP_SELECT, op2(t, OP_GE, j, t->k->gap_at), t->k->gap, num(t, 0), (Span){0}));
-    if (t->k->tiles) j = ag_tile_element(t->k, t->k->tile_list, j);
+    if (t->k->tiles) j = tile_of_step(t, j, walk);
     if (!t->listed) return op2(t, OP_MUL, j, n);
     int64_t parts = parts_of(t);
     Ref block = ag_node_intern(&t->k->nodes, (Node){.op = OP_LISTED, .type = T_INT, .arg = {entry_of(t)}});

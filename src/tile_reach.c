@@ -39,7 +39,8 @@ static IntReach of_node(const Kernel *k, const Node *n, const IntReach *of) {
     Span64 x[3] = {{0}}, r;
     if (n->type != T_INT) return (IntReach){0};
     if (ag_op[n->op].arity == 0) return r = of_leaf(k, n), (IntReach){r.lo, r.hi, false};
-    if (n->op == OP_LISTED || n->op == OP_FIRST || n->op == OP_QUERY) return (IntReach){0, INT32_MAX, false};
+    if (n->op == OP_LISTED || n->op == OP_FIRST || n->op == OP_QUERY || n->op == OP_TILE || n->op == OP_TILE_AFTER)
+        return (IntReach){0, INT32_MAX, false};
     for (int i = 0; i < ag_op[n->op].arity; i++) x[i] = (Span64){of[n->arg[i]].least, of[n->arg[i]].most};
     bool fits = n->op != OP_CEILDIV && ag_op_reach(n->op, x, &r);
     if (!fits || !of_spec(n)) {

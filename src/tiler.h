@@ -62,7 +62,7 @@ int ag_listed_queries(const Branch *b, int group); /* queries of one list in a t
 void ag_tiler_list(Tiler *t);                      /* opens the list of the tile */
 Ref ag_tiler_listed(Tiler *t);                     /* of a union: does the row's query list the block of this step? */
 void ag_tiler_skip(Tiler *t);                      /* of a union: each warp computes in the steps whose block a query of its rows lists */
-Ref ag_tiler_first_key(Tiler *t);                  /* position of the first key of tile j */
+Ref ag_tiler_first_key(Tiler *t, int walk);        /* position of the first key of tile j; walk: WALK_* */
 /* ---- tile_forced.c: forced blocks that a kernel before has attended to */
 static inline bool ag_tiler_apart(const Tiler *t) { return t->listed && t->listed->apart && !t->gather; }
 Ref ag_tiler_unforced(Tiler *t, Ref entries, Ref *first); /* those of a selection's `entries` that are not forced lie between *first and the result */

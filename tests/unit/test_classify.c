@@ -1,4 +1,4 @@
-/* Lists of key tiles (tile_classify.c): against the mask in double, on tensors of many shapes; which specs have them; what the simulator says of wrong bounds; the workspace. */
+/* The map of key tiles (tile_classify.c): against the mask in double, on tensors of many shapes; which specs have one; what the simulator says of wrong bounds; the workspace. */
 #include "with_schedule.h"
 
 #include "program.h"
@@ -40,7 +40,7 @@ static void fill(CaseData *d, const Spec *spec, Content content) {
             }
 }
 
-/* ---- the lists, tile by tile */
+/* ---- the map, tile by tile */
 
 typedef enum Kind { HIDDEN, PARTIAL, WHOLE } Kind;
 
@@ -51,29 +51,41 @@ static Kind kind_of(const Compilation *c, const HostCall *call, int64_t b, int64
     return !seen ? HIDDEN : seen == all ? WHOLE : PARTIAL;
 }
 
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+/* What the map says of a tile: those between MAP_BEGIN and MAP_END need no mask. */
+static Kind mapped(const int32_t *row, int64_t j) {
+    bool there = (uint32_t)row[j / 32] >> j % 32 & 1, plain = j >= row[-MAP_BEGIN] && j < row[-MAP_END];
+    return !there ? HIDDEN : plain ? WHOLE : PARTIAL;
+}
 
-/* by_batch, by_head: what the lists are told apart by. */
-static void check_lists(const Compilation *c, const HostCall *call, const HostTensor *lists, bool by_batch, bool by_head) {
-    int64_t keys = c->fn.sched->f[F_TILE_N].v, tiles = (call->size[SZ_SK] + keys - 1) / keys, room = 2 + max64(tiles, 1);
+/* A tile is in the map if and only if it has a visible key.  Those that need no mask are as many as any run of tiles has that are seen as a whole, hidden ones left out. */
+static void check_row(const Compilation *c, const HostCall *call, const int32_t *row, int64_t b, int64_t h, int64_t m) {
+    int64_t keys = c->fn.sched->f[F_TILE_N].v, tiles = (call->size[SZ_SK] + keys - 1) / keys, seen = 0, plain = 0, run = 0, most = 0, first = -1;
+    for (int64_t j = 0; j < tiles; j++) {
+        Kind kind = kind_of(c, call, b, h, m, j), said = row[-MAP_TILES] ? mapped(row, j) : HIDDEN; /* a row without tiles has a bit */
+        if ((kind == HIDDEN) != (said == HIDDEN) || (said == WHOLE && kind != WHOLE))
+            fail_msg("%s, b %lld h %lld m %lld: tile %lld is %d and mapped as %d", c->diag.file[1].text.s, (long long)b, (long long)h, (long long)m,
+                     (long long)j, kind, said);
+        seen += kind != HIDDEN;
+        plain += said == WHOLE;
+        if (said == PARTIAL && first < 0) first = j;
+        run = kind == WHOLE ? run + 1 : kind == PARTIAL ? 0 : run;
+        most = run > most ? run : most;
+    }
+    if (row[-MAP_TILES] != seen || row[-MAP_PLAIN] != plain || plain != most || (first >= 0 && row[-MAP_FIRST] > first))
+        fail_msg("%s, b %lld h %lld m %lld: %d tiles of which %d need no mask, should be %lld and %lld", c->diag.file[1].text.s, (long long)b,
+                 (long long)h, (long long)m, row[-MAP_TILES], row[-MAP_PLAIN], (long long)seen, (long long)most);
+    if (seen == 0) assert_int_equal(row[0], 1); /* tile 0, for whoever visits one at least */
+}
+
+/* by_batch, by_head: what the rows are told apart by. */
+static void check_map(const Compilation *c, const HostCall *call, const HostTensor *map, bool by_batch, bool by_head) {
+    int64_t word = 32 * c->fn.sched->f[F_TILE_N].v, room = MAP_HEAD + (call->size[SZ_SK] ? (call->size[SZ_SK] + word - 1) / word : 1);
     int64_t tiles_m = (call->size[SZ_SQ] + c->fn.kernel->queries - 1) / c->fn.kernel->queries;
     for (int64_t b = 0; b < call->size[SZ_B]; b++)
         for (int64_t h = 0; h < call->size[SZ_HQ]; h++)
             for (int64_t m = 0; m < tiles_m; m++) {
                 const int64_t at = (((by_batch ? b : 0) * (by_head ? call->size[SZ_HQ] : 1) + (by_head ? h : 0)) * tiles_m + m) * room;
-                const int32_t *list = (const int32_t *)lists->data + at;
-                int64_t want[2] = {0, 0}, found = 0; /* partial ones and those seen as a whole */
-                for (int64_t j = 0; j < tiles; j++) {
-                    Kind kind = kind_of(c, call, b, h, m, j);
-                    if (kind == HIDDEN) continue;
-                    want[kind == WHOLE]++;
-                    int64_t from = kind == WHOLE ? 0 : list[1], to = kind == WHOLE ? list[1] : list[0];
-                    for (int64_t e = from; e < to; e++) found += list[2 + e] == j;
-                }
-                if (list[0] != want[0] + want[1] || list[1] != want[1] || found != list[0])
-                    fail_msg("%s, b %lld h %lld m %lld: %d tiles of which %d are seen as a whole, %lld of them rightly; should be %lld and %lld",
-                             c->diag.file[1].text.s, (long long)b, (long long)h, (long long)m, list[0], list[1], (long long)found,
-                             (long long)(want[0] + want[1]), (long long)want[1]);
+                check_row(c, call, (const int32_t *)map->data + at + MAP_HEAD, b, h, m);
             }
 }
 
@@ -86,7 +98,7 @@ static void run(const Compilation *c, const Case *shape, Content content, bool b
     fill(&d, c->fn.spec, content);
     ag_check_poison(&d, c->fn.spec);
     if (!ag_simulate_program(c, &d.call, &buffers, &message)) fail_msg("%s: %s", c->diag.file[1].text.s, message.s);
-    check_lists(c, &d.call, &buffers.tensor[ag_program_tiles(c->fn.spec)], by_batch, by_head);
+    check_map(c, &d.call, &buffers.tensor[ag_program_tiles(c->fn.spec)], by_batch, by_head);
     judge(c, &d, 1, &wrong);
     if (wrong.n) fail_msg("%s: %s", c->diag.file[1].text.s, wrong.s);
     ag_program_buffers_free(&buffers);
@@ -116,7 +128,7 @@ static const struct {
     {SPEC("{i32: [b, k]}", "x[b, q] + x[b, k] == 2 or (x[b, q] == x[b, k] and k % max(w, 1) != 3)"), true, false},
 };
 
-static void test_lists(void **state) {
+static void test_maps(void **state) {
     (void)state;
     for (int wgmma = 0; wgmma < 2; wgmma++)
         for (int i = 0; i < LEN(masks); i++) {
@@ -180,20 +192,20 @@ static void test_broken(void **state) {
     run_broken(false, "key tile 0 has a visible key and is taken for hidden");
 }
 
-/* ---- the workspace: an int for each pair of tiles, and two for each query tile; behind the counter of a persistent kernel */
+/* ---- the workspace: a bit for each pair of tiles, and MAP_HEAD words for each query tile; behind the counter of a persistent kernel */
 static void test_workspace(void **state) {
     (void)state;
     Schedule s = small_schedule();
     Compilation *c = compile_schedule(masks[9].spec, &s, "sm_80", D16, NULL);
     must_compile(c);
     const int64_t size[SZ_COUNT] = {[SZ_B] = 3, [SZ_HQ] = 4, [SZ_HKV] = 2, [SZ_SQ] = 65, [SZ_SK] = 100, [SZ_D] = 16, [SZ_DV] = 16};
-    int64_t tiles = ag_program_tiles(c->fn.spec), bytes = 4 * 4 * 3 * (7 + 2);
+    int64_t tiles = ag_program_tiles(c->fn.spec), bytes = 4 * 4 * 3 * (1 + MAP_HEAD);
     assert_int_equal(ag_workspace_bytes(&c->meta, size), ag_workspace_place(&c->meta, size, (int)tiles) + bytes);
     assert_int_equal(ag_workspace_place(&c->meta, size, (int)tiles) < 512, 1);
     ag_compilation_free(c);
 }
 
-/* What the mask alone reads, element by element, is an argument of the kernel that makes the lists. */
+/* What the mask alone reads, element by element, is an argument of the kernel that makes the map. */
 static void test_arguments(void **state) {
     (void)state;
     Compilation *c = compile_raw("attention: a\nparams: {prefix: {int: 64}}\ninputs: {doc: {i32: [k]}, begin: {i32: [9]}}\n"
@@ -212,7 +224,7 @@ static void test_arguments(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lists), cmocka_unit_test(test_without), cmocka_unit_test(test_broken),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_maps), cmocka_unit_test(test_without), cmocka_unit_test(test_broken),
                                        cmocka_unit_test(test_workspace), cmocka_unit_test(test_arguments)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

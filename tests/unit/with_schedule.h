@@ -113,13 +113,13 @@ static inline void number_tensors(HostCall *call, const Compilation *c, const Ke
         if (k->tiles && k->tiles == TEN_COUNT + i) call->more[i] = lists;
     }
 }
-/* Runs the kernel of c, and before it the one that lists key tiles, if there is one. */
+/* Runs the kernel of c, and before it the one that maps key tiles, if there is one. */
 static inline bool simulate_both(const Compilation *c, HostCall *call, Buf *text) {
     const Kernel *k = c->fn.kernel;
     const int64_t *n = call->size;
     size_t lists = (size_t)(n[SZ_B] * n[SZ_HQ] * ((n[SZ_SQ] + k->queries - 1) / k->queries)); /* at most */
     HostTensor t = {.type = DT_I32, .stride = {1}};
-    if (k->tiles) t.data = calloc(lists * (size_t)(n[SZ_SK] + 3) + 1, sizeof(int32_t));
+    if (k->tiles) t.data = calloc(lists * (size_t)(n[SZ_SK] + MAP_HEAD + 1) + 1, sizeof(int32_t));
     HostCall own = *call;
     number_tensors(&own, c, c->part[0].kernel, t);
     bool ok = !k->tiles || ag_simulate(c->part[0].kernel, &own, text);
