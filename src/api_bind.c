@@ -145,7 +145,7 @@ size_t attngen_workspace(const attngen_call *call) { return call ? call->workspa
 
 static const char *type_of(const Spec *spec, int tensor) {
     int input = tensor - ag_program_input(0);
-    DType t = tensor == TEN_LSE ? DT_F32 : input < 0 || spec->input[input].storage ? spec->dtype : spec->input[input].type;
+    DType t = tensor >= TEN_LSE && tensor < TEN_COUNT ? DT_F32 : input < 0 || spec->input[input].storage ? spec->dtype : spec->input[input].type;
     return ag_dtype_name[t];
 }
 
@@ -279,7 +279,7 @@ static attngen_status host_call(attngen_context *ctx, const attngen_call *call, 
     h->k = host_tensor(&b, TEN_K, spec->dtype);
     h->v = host_tensor(&b, TEN_V, spec->dtype);
     h->o = host_tensor(&b, TEN_O, spec->dtype);
-    h->lse = host_tensor(&b, TEN_LSE, DT_F32);
+    for (int i = 0; i < ROWV_COUNT; i++) *ag_host_row(h, (RowValue)i) = host_tensor(&b, TEN_LSE + i, DT_F32);
     for (int i = 0; i < spec->ninput; i++)
         h->input[i] = host_tensor(&b, ag_program_input(i), spec->input[i].storage ? spec->dtype : spec->input[i].type);
     for (int i = 0; i < spec->nparam && i < HOST_SCALARS; i++) {
@@ -290,14 +290,16 @@ static attngen_status host_call(attngen_context *ctx, const attngen_call *call, 
 }
 
 /* Rounds contiguous results into the caller's tensors. */
-static void store_rows(const HostCall *h, const double *o, const double *lse) {
+static void store_rows(HostCall *h, const double *o, double *const value[ROWV_COUNT]) {
     const int64_t *n = h->size;
     for (int64_t b = 0; b < n[SZ_B]; b++)
         for (int64_t r = 0; r < n[SZ_HQ] * n[SZ_SQ]; r++) {
             int64_t head = r / n[SZ_SQ], q = r % n[SZ_SQ];
             for (int64_t d = 0; d < n[SZ_DV]; d++) ag_host_set(&h->o, b, head, q, d, *o++);
-            if (h->lse.data) ag_host_set(&h->lse, b, head, q, 0, *lse);
-            lse++;
+            for (int i = 0; i < ROWV_COUNT; i++) {
+                const HostTensor *t = ag_host_row(h, (RowValue)i);
+                if (t->data) ag_host_set(t, b, head, q, 0, value[i][b * n[SZ_HQ] * n[SZ_SQ] + r]);
+            }
         }
 }
 
@@ -314,11 +316,13 @@ attngen_status attngen_reference(attngen_context *ctx, const attngen_call *call,
     if (!ctx) return ATTNGEN_E_INVALID_ARG;
     attngen_status s = host_call(ctx, call, args, nargs, &h);
     if (s != ATTNGEN_OK) return s;
-    double *o = new_doubles(h.size, h.size[SZ_DV]), *lse = new_doubles(h.size, 1);
-    bool ok = o && lse && ag_reference(call->program->lowered->fn.spec, &h, o, lse);
-    if (ok) store_rows(&h, o, lse);
+    double *o = new_doubles(h.size, h.size[SZ_DV]), *value[ROWV_COUNT];
+    bool ok = o != NULL;
+    for (int i = 0; i < ROWV_COUNT; i++) ok &= (value[i] = new_doubles(h.size, 1)) != NULL;
+    ok = ok && ag_reference_values(call->program->lowered->fn.spec, &h, o, value);
+    if (ok) store_rows(&h, o, value);
     free(o);
-    free(lse);
+    for (int i = 0; i < ROWV_COUNT; i++) free(value[i]);
     return ok ? ATTNGEN_OK : ag_fail(ctx, ATTNGEN_E_NOMEM, "out of memory");
 }
 

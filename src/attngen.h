@@ -175,7 +175,7 @@ typedef struct attngen_arg_info {
     int rank, optional, output;
     int64_t extent[4]; /* -1: a part of the batch, whose size is a scalar of the launch, or what those leave of B */
 } attngen_arg_info;
-/* Tensor `index` of those that the call takes: o and, as far as the spec reads them, q, k, v and its captured tensors; lse where there is one.  0: there are no more. */
+/* Tensor `index` of those that the call takes: o and, as far as the spec reads them, q, k, v and its captured tensors; lse and other values of rows where there are such.  0: there are no more. */
 ATTNGEN_API int attngen_call_tensor(const attngen_call *call, size_t index, attngen_arg_info *info);
 
 /* ---- launch */
@@ -186,6 +186,7 @@ ATTNGEN_API int attngen_call_tensor(const attngen_call *call, size_t index, attn
  *                      more than one element the last with stride 1 and the others with a positive multiple of 8 below 2^39.  Anything else goes to a
  *                      companion of the program, compiled for sm_90; see attngen_launch.
  *   "lse" [B, Hq, Sq] f32, optional: natural log of the softmax denominator, -inf for a row that sees no key; not of specs without one softmax
+ *   "max", "mean_weight" [B, Hq, Sq] f32, optional: of specs whose `rows` has them: the largest score of the row, -inf if it sees no key; the mean of `weigh`, 0 then
  *   captured tensors of the spec, by name: the type and dims that it gives them, any strides
  *   "scale" and the spec's scalar params: optional, with defaults; `scale` must be positive and finite */
 typedef struct attngen_arg {

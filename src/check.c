@@ -27,7 +27,7 @@ typedef struct Running {
     attngen_program *program;
     const Spec *spec;
     CaseData data;
-    double *o, *lse, *naive_o, *naive_lse, *spread;
+    double *o, *value[ROWV_COUNT], *naive_o, *naive_lse, *spread;
     MadeRows rows;
     Selections picks;
     char name[128];
@@ -189,7 +189,7 @@ static size_t make_args(const Running *r, attngen_arg arg[MOST_ARGS], const uint
     size_t n = 0;
     for (int i = 0; i < r->data.n; i++) {
         const CaseTensor *t = &r->data.t[i];
-        if (m->tensor[i].buffer || (i == TEN_LSE && r->c->no_lse)) continue; /* a program need not read k, say */
+        if (m->tensor[i].buffer || (i >= TEN_LSE && i < TEN_COUNT && r->c->no_lse)) continue; /* a program need not read k, say */
         arg[n] = (attngen_arg){.name = m->tensor[i].name, .data = (void *)(uintptr_t)(address[i] + t->at)};
         memcpy(arg[n].stride, t->view.stride, sizeof arg[n].stride);
         n++;
@@ -323,7 +323,8 @@ static bool compute(Running *r) {
     for (int i = 0; i < r->picks.n; i++) r->data.call.picks[i] = r->picks.used[i];
     HostCall own = r->data.call, *call = &own;
     if (ag_has_prologue(r->spec)) ag_rows_use(&r->rows, r->spec, &own);
-    bool ok = r->spec->nbranch ? ag_reference_spread(r->spec, call, r->o, r->lse, r->spread) : ag_reference(r->spec, call, r->o, r->lse);
+    bool ok = r->spec->nbranch ? ag_reference_spread(r->spec, call, r->o, r->value[ROWV_LSE], r->spread)
+                               : ag_reference_values(r->spec, call, r->o, r->value);
     return ok && ag_naive(r->spec, call, r->naive_o, r->naive_lse);
 }
 
@@ -359,7 +360,8 @@ static bool judge_picks(Running *r) {
 static bool judge(Running *r) {
     if (!judge_rows(r) || !judge_picks(r)) return false;
     r->bound.spread = r->spec->nbranch ? r->spread : NULL;
-    Comparison c = ag_compare(r->spec, &r->data.call, r->bound, r->o, r->lse, r->naive_o);
+    Comparison c = ag_compare(r->spec, &r->data.call, r->bound, r->o, r->value[ROWV_LSE], r->naive_o);
+    for (int i = ROWV_LSE + 1; i < ROWV_COUNT; i++) ag_compare_value(&c, &r->data.call, (RowValue)i, r->value[i], r->bound.lse);
     if (!c.ok)
         snprintf(r->text, sizeof r->text, "%s", c.text);
     else if (c.o_limit > 0)
@@ -394,10 +396,11 @@ static bool prepare(Checker *k, Running *r) {
     if (!ag_check_data(&r->data, r->c, r->spec, seed)) return false;
     r->o = doubles(&r->data.call, r->spec->Dv);
     r->naive_o = doubles(&r->data.call, r->spec->Dv);
-    r->lse = doubles(&r->data.call, 1);
+    bool room = true;
+    for (int i = 0; i < ROWV_COUNT; i++) room &= (r->value[i] = doubles(&r->data.call, 1)) != NULL;
     r->naive_lse = doubles(&r->data.call, 1);
     r->spread = doubles(&r->data.call, 1);
-    bool room = r->o && r->naive_o && r->lse && r->naive_lse && r->spread;
+    room = room && r->o && r->naive_o && r->naive_lse && r->spread;
     room = room && ag_rows_init(&r->rows, r->spec, &r->data.call);
     return room && ag_selections_init(&r->picks, r->spec, &r->data.call) && compute(r);
 }
@@ -408,7 +411,7 @@ static void release(Running *r) {
     ag_rows_free(&r->rows);
     free(r->spread);
     free(r->o);
-    free(r->lse);
+    for (int i = 0; i < ROWV_COUNT; i++) free(r->value[i]);
     free(r->naive_o);
     free(r->naive_lse);
     attngen_program_free(r->program);

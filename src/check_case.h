@@ -56,13 +56,13 @@ typedef struct CaseTensor {
     size_t bytes, at;    /* of it; where element 0 is */
     int64_t dim[4];
 } CaseTensor;
-enum { CASE_TENSORS = 5, CASE_MOST = CASE_TENSORS + SPEC_MAX_INPUTS };
+enum { CASE_TENSORS = 4 + ROWV_COUNT, CASE_MOST = CASE_TENSORS + SPEC_MAX_INPUTS };
 typedef struct CaseData {
-    CaseTensor t[CASE_MOST]; /* q, k, v, o, lse, inputs */
+    CaseTensor t[CASE_MOST]; /* q, k, v, o, lse and other values of a row, inputs */
     int n;
     HostCall call;
 } CaseData;
-/* Strides of a tensor whose dim is set, size of the buffer and where in it the tensor lies; index: q, k, v, o, lse.  The buffer is not made. */
+/* Strides of a tensor whose dim is set, size of the buffer and where in it the tensor lies; index: as in CaseData.  The buffer is not made. */
 void ag_check_place(CaseTensor *t, DType type, TensorLayout layout, int index);
 /* The same for an input of the spec, of up to 4 dims. */
 void ag_check_place_input(CaseTensor *t, DType type, TensorLayout layout, int rank);

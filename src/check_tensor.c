@@ -7,7 +7,7 @@
 
 enum { MARGIN = 64, TAIL_ROWS = 5, PITCH = 8 }; /* elements before and after; rows after the last token; elements after each row */
 enum { NAN_BYTE = 0xFF };                       /* repeated: a NaN in f16, bf16 and f32 */
-enum { AT_Q, AT_K, AT_V, AT_O, AT_LSE };
+enum { AT_Q, AT_K, AT_V, AT_O, AT_ROW /* in the order of RowValue */ };
 
 /* ---- random numbers: splitmix64, Box-Muller */
 
@@ -228,15 +228,14 @@ bool ag_check_data(CaseData *d, const Case *c, const Spec *spec, uint64_t seed) 
     set_scalars(&d->call, spec, c->param);
     set_parts(&d->call, spec, c->B);
     const int64_t *z = d->call.size;
-    const int64_t dim[CASE_TENSORS][4] = {{z[SZ_B], z[SZ_HQ], z[SZ_SQ], spec->D},
-                                          {z[SZ_B], z[SZ_HKV], z[SZ_SK], spec->D},
-                                          {z[SZ_B], z[SZ_HKV], z[SZ_SK], spec->Dv},
-                                          {z[SZ_B], z[SZ_HQ], z[SZ_SQ], spec->Dv},
+    const int64_t dim[CASE_TENSORS][4] = {{z[SZ_B], z[SZ_HQ], z[SZ_SQ], spec->D},   {z[SZ_B], z[SZ_HKV], z[SZ_SK], spec->D},
+                                          {z[SZ_B], z[SZ_HKV], z[SZ_SK], spec->Dv}, {z[SZ_B], z[SZ_HQ], z[SZ_SQ], spec->Dv},
+                                          {z[SZ_B], z[SZ_HQ], z[SZ_SQ], 1},         {z[SZ_B], z[SZ_HQ], z[SZ_SQ], 1},
                                           {z[SZ_B], z[SZ_HQ], z[SZ_SQ], 1}};
     Random r = {.state = seed};
     for (int i = 0; i < CASE_TENSORS; i++) {
         memcpy(d->t[i].dim, dim[i], sizeof dim[i]);
-        ag_check_place(&d->t[i], i == AT_LSE ? DT_F32 : spec->dtype, c->layout, i);
+        ag_check_place(&d->t[i], i >= AT_ROW ? DT_F32 : spec->dtype, c->layout, i);
         if (!make(&d->t[i], NAN_BYTE)) return false;
         if (i < AT_O) randomise(&d->t[i], &r, i == AT_Q && c->large ? 40.0 : 1.0); /* scores have the deviation of q: 3 of them are 120 */
     }
@@ -244,8 +243,11 @@ bool ag_check_data(CaseData *d, const Case *c, const Spec *spec, uint64_t seed) 
     d->call.k = d->t[AT_K].view;
     d->call.v = d->t[AT_V].view;
     d->call.o = d->t[AT_O].view;
-    d->call.lse = d->t[AT_LSE].view;
-    if (c->no_lse || !ag_has_lse(spec)) d->call.lse.data = NULL;
+    for (int i = 0; i < ROWV_COUNT; i++) {
+        HostTensor *row = ag_host_row(&d->call, (RowValue)i);
+        *row = d->t[AT_ROW + i].view;
+        if (c->no_lse || !ag_puts_out(spec, (RowValue)i)) row->data = NULL;
+    }
     d->n = CASE_TENSORS;
     for (int i = 0; i < spec->ninput; i++) {
         CaseTensor *t = &d->t[d->n++];
@@ -274,6 +276,7 @@ static bool untouched_around(CaseTensor *t) {
 }
 
 bool ag_check_surroundings(CaseData *d) {
-    bool o = untouched_around(&d->t[AT_O]), lse = untouched_around(&d->t[AT_LSE]);
-    return o && lse;
+    bool all = true;
+    for (int i = AT_O; i < CASE_TENSORS; i++) all &= untouched_around(&d->t[i]);
+    return all;
 }

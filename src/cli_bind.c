@@ -62,7 +62,7 @@ static int lay_out(Tensors *l, const attngen_call *call, const char *name) {
         for (int k = 0; k < t->rank; k++) c.dim[k] = own ? call->size[t->dim[k]] : ag_input_extent(spec, i - CASE_TENSORS, k, call->size);
         if (!fits(c.dim)) return cli_error(EXIT_USAGE, "%s would reach beyond 2^63 bytes", t->name);
         if (own)
-            ag_check_place(&c, i == TEN_LSE ? DT_F32 : spec->dtype, l->layout, i);
+            ag_check_place(&c, i >= TEN_LSE && i < TEN_COUNT ? DT_F32 : spec->dtype, l->layout, i);
         else
             ag_check_place_input(&c, ag_input_type(spec, i - CASE_TENSORS), l->layout, t->rank);
         l->arg[l->n] = (attngen_arg){.name = t->name, .data = (void *)(SOMEWHERE + c.at)};

@@ -7,8 +7,16 @@
 #include "cli.h"
 #include "program.h"
 
-enum { Q, K, V, O, LSE, NTENSOR, MOST_ARGS = NTENSOR + SPEC_MAX_INPUTS + CLI_LIST };
-static const char *const tensor_name[NTENSOR] = {"q", "k", "v", "o", "lse"};
+enum {
+    Q,
+    K,
+    V,
+    O,
+    LSE /* and other values of a row, in the order of RowValue */,
+    NTENSOR = LSE + ROWV_COUNT,
+    MOST_ARGS = NTENSOR + SPEC_MAX_INPUTS + CLI_LIST
+};
+static const char *const tensor_name[NTENSOR] = {"q", "k", "v", "o", "lse", "max", "mean_weight"};
 
 /* A captured tensor of the spec. */
 typedef struct Captured {
@@ -23,7 +31,7 @@ typedef struct Captured {
 typedef struct Run {
     Job job;
     Npy in[3];
-    int64_t dim[NTENSOR][4]; /* dim[LSE][3] is 1 */
+    int64_t dim[NTENSOR][4]; /* dim[LSE][3] and so on are 1 */
     void *host[NTENSOR];
     size_t bytes[NTENSOR];
     const char *out[NTENSOR];
@@ -95,8 +103,8 @@ static int read_output(Run *r, const char *name, const char *path) {
     char hint[96];
     int t = O;
     while (t < NTENSOR && strcmp(tensor_name[t], name) != 0) t++;
-    cli_hint(hint, sizeof hint, name, "o lse");
-    if (t == NTENSOR) return cli_error(EXIT_USAGE, "--out is one of o lse, not `%s`%s", name, hint);
+    cli_hint(hint, sizeof hint, name, "o lse max mean_weight");
+    if (t == NTENSOR) return cli_error(EXIT_USAGE, "--out is one of o lse max mean_weight, not `%s`%s", name, hint);
     r->out[t] = path;
     return 0;
 }
@@ -116,10 +124,12 @@ static int read_names(Run *r, const Cli *cli) {
     }
     for (int t = Q; t <= V; t++)
         if (!r->in[t].data) return cli_error(EXIT_USAGE, "--in %s=FILE is missing", tensor_name[t]);
-    return r->out[O] || r->out[LSE] ? 0 : cli_error(EXIT_USAGE, "--out o=FILE is missing");
+    for (int t = O; t < NTENSOR; t++)
+        if (r->out[t]) return 0;
+    return cli_error(EXIT_USAGE, "--out o=FILE is missing");
 }
 
-/* Sizes of the five tensors; what the kernel itself would refuse is left to attngen_bind. */
+/* Sizes of the tensors; what the kernel itself would refuse is left to attngen_bind. */
 static int agree(Run *r) {
     const int64_t *q = r->dim[Q], *k = r->dim[K], *v = r->dim[V];
     if (k[0] != q[0] || v[0] != q[0])
@@ -128,9 +138,11 @@ static int agree(Run *r) {
     if (k[2] != v[2]) return cli_error(EXIT_USAGE, "k and v differ in length: %lld, %lld", (long long)k[2], (long long)v[2]);
     if (k[3] != q[3]) return cli_error(EXIT_USAGE, "q and k differ in D: %lld, %lld", (long long)q[3], (long long)k[3]);
     memcpy(r->dim[O], q, sizeof r->dim[O]);
-    memcpy(r->dim[LSE], q, sizeof r->dim[LSE]);
     r->dim[O][3] = v[3];
-    r->dim[LSE][3] = 1;
+    for (int t = LSE; t < NTENSOR; t++) {
+        memcpy(r->dim[t], q, sizeof r->dim[t]);
+        r->dim[t][3] = 1;
+    }
     cli_job_set(&r->job, "D", (double)q[3]);
     cli_job_set(&r->job, "Dv", (double)v[3]);
     double D = cli_job_get(&r->job, "D", 0), Dv = cli_job_get(&r->job, "Dv", 0);
@@ -169,7 +181,7 @@ static void convert(const Run *r, int t) {
 
 static int make_tensors(Run *r) {
     for (int t = 0; t < NTENSOR; t++) {
-        size_t n = t == LSE ? sizeof(float) : sizeof(uint16_t);
+        size_t n = t >= LSE ? sizeof(float) : sizeof(uint16_t);
         for (int i = 0; i < 4; i++)
             if (__builtin_mul_overflow(n, (size_t)r->dim[t][i], &n)) return cli_error(EXIT_USAGE, "%s would be too large", tensor_name[t]);
         r->bytes[t] = n;
@@ -187,7 +199,7 @@ static int make_args(Run *r, const Cli *cli) {
         attngen_arg *a = &r->arg[t];
         const int64_t *dim = r->dim[t];
         *a = (attngen_arg){.name = tensor_name[t], .data = r->host[t]};
-        int rank = t == LSE ? 3 : 4;
+        int rank = t >= LSE ? 3 : 4;
         for (int64_t i = rank - 1, step = 1; i >= 0; step *= dim[i] ? dim[i] : 1, i--) a->stride[i] = step;
     }
     for (size_t i = 0; i < cli->set.n; i++) {
@@ -298,7 +310,8 @@ static bool takes(const attngen_call *call, int tensor) { return !call->program-
 
 static int make_all_captured(Run *r, const attngen_call *call) {
     int code = 0;
-    if (r->out[LSE] && !takes(call, LSE)) return cli_error(EXIT_USAGE, "%s has no lse", call->program->lowered->meta.spec);
+    for (int t = LSE; t < NTENSOR; t++)
+        if (r->out[t] && !takes(call, t)) return cli_error(EXIT_USAGE, "%s has no %s", call->program->lowered->meta.spec, tensor_name[t]);
     for (int i = 0; i < call->program->lowered->fn.spec->ninput && code == 0; i++)
         if (takes(call, ag_program_input(i))) code = make_captured(r, call, i);
     return code;
@@ -378,7 +391,8 @@ static int write_o(Run *r) {
 
 static int write_outputs(Run *r) {
     int skip = 4 - r->in[Q].rank, code = r->out[O] ? write_o(r) : 0;
-    if (code == 0 && r->out[LSE]) code = cli_npy_write(r->out[LSE], NPY_F32, 3 - skip, r->dim[LSE] + skip, r->host[LSE], r->bytes[LSE]);
+    for (int t = LSE; t < NTENSOR; t++)
+        if (code == 0 && r->out[t]) code = cli_npy_write(r->out[t], NPY_F32, 3 - skip, r->dim[t] + skip, r->host[t], r->bytes[t]);
     return code;
 }
 

@@ -106,6 +106,21 @@ static void describe(Comparison *c, const Worst *w, const HostCall *call, const 
     c->ok = !c->text[0];
 }
 
+void ag_compare_value(Comparison *c, HostCall *call, RowValue value, const double *want, double limit) {
+    const HostTensor *t = ag_host_row(call, value);
+    const int64_t *size = call->size, n = size[SZ_B] * size[SZ_HQ] * size[SZ_SQ];
+    for (int64_t row = 0; c->ok && t->data && row < n; row++) {
+        int64_t q = row % size[SZ_SQ], h = row / size[SZ_SQ] % size[SZ_HQ], b = row / size[SZ_SQ] / size[SZ_HQ];
+        double got = ag_host_get(t, b, h, q, 0), e = error_of(got, want[row]) / (isfinite(want[row]) ? fmax(1, fabs(want[row])) : 1);
+        if (e <= limit) continue;
+        c->ok = false;
+        c->unwritten += ag_is_poison(t, b, h, q, 0);
+        snprintf(c->text, sizeof c->text,
+                 "%s[b %" PRId64 ", h %" PRId64 ", q %" PRId64 "] is %.8g%s, should be %.8g: relative error %.3g, limit %.3g",
+                 ag_row_value_name[value], b, h, q, got, c->unwritten ? " as before the launch" : "", want[row], e, limit);
+    }
+}
+
 Comparison ag_compare(const Spec *spec, const HostCall *call, ErrorBound bound, const double *o, const double *lse, const double *naive_o) {
     Comparison c = {.lse_limit = bound.lse};
     Worst w = {.o = -1, .lse = -1};

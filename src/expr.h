@@ -11,6 +11,7 @@ Ast *ag_expr_parse(Diag *d, const Doc *text);
 typedef struct ExprUse {
     Type want;                 /* T_BOOL: a mask, s is refused; T_FLOAT: a score, or the output; T_NONE: any type */
     bool output;               /* branches and d have a value; s and k have none */
+    bool weigh;                /* a factor of weights: dot(r, k) is the product of an input with the keys */
     RowsOf rows;               /* of a prologue: d has a value, and the axes of these rows; s has none */
     int nlet;                  /* spec->let[0 .. nlet) are visible, the others come later; at nlet is the one being defined */
     int depth;                 /* out: as in Let */

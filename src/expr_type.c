@@ -282,13 +282,41 @@ static Known type_load(Typing *t, Ast *e) {
     return all;
 }
 
-/* dot(x, y): two inputs, by name alone. */
+/* mean_weight(a): a branch, by name. */
+static Known type_mean(Typing *t, Ast *e) {
+    Known all = {.levels = 2};
+    Ast *x = e->arg[0];
+    int i = x->op == OP_VAL ? find_branch(t->spec, x->name) : -1;
+    if (!t->use->output)
+        ag_error(t->d, e->span, "'mean_weight' has no value here; it is what a branch gives for a query, for 'output' alone");
+    else if (i < 0)
+        ag_error(t->d, x->span, "'mean_weight' takes the name of a branch that has 'weigh'");
+    else if (!t->spec->branch[i].weigh && !t->spec->branch[i].bad)
+        ag_error(t->d, x->span, "'%.*s' has no 'weigh' whose mean this could be", STRF(ag_clip(t->d->arena, x->name)));
+    else if (resolve_branch(t, x, i))
+        e->type = T_FLOAT;
+    return all;
+}
+
+/* dot(x, y): two inputs, by name alone; in `weigh` an input and k. */
 static Known type_dot(Typing *t, Ast *e) {
     Known all = {.levels = 2, .uses_score = true, .uses_key = true};
     for (int i = 0; i < 2; i++) {
         Ast *x = e->arg[i];
+        bool keys = x->op == OP_VAL && ag_str_is(x->name, "k");
+        if (t->use->weigh && i == 1) {
+            if (!keys) ag_error(t->d, x->span, "in 'weigh' 'dot' is the product of an input [b, h, q, d] with k: write k here");
+            if (!keys) return all;
+            x->op = OP_AXIS, x->index = AX_K, x->type = T_INT;
+            continue;
+        }
         int input = x->op == OP_VAL ? find_input(t->spec, x->name) : -1;
         if (input < 0) {
+            if (t->use->weigh) {
+                ag_error(t->d, x->span, "in 'weigh' 'dot' is the product of an input [b, h, q, d], by name, with k%s",
+                         x->op == OP_VAL && ag_str_is(x->name, "q") ? "; that of q with k is s / scale" : "");
+                return all;
+            }
             ag_error(t->d, x->span, "'dot' takes two inputs by name, channels of queries [b, h, q, N] and of keys [b, g, k, N]%s",
                      x->op == OP_VAL && (ag_str_is(x->name, "q") || ag_str_is(x->name, "k")) ? "; the product of q and k is s" : "");
             return all;
@@ -374,6 +402,7 @@ static bool divides_by_zero(const Ast *e, const Known *k) {
 
 /* What of an expression of a row differs from channel to channel; NULL. */
 static const Ast *by_channel(const Ast *e) {
+    if (e->op == OP_MEAN) return NULL;
     if (e->op == OP_BRANCH || (e->op == OP_AXIS && e->index == AX_D)) return e;
     const Ast *found = NULL;
     for (int i = 0; i < ag_op[e->op].arity && !found; i++) found = by_channel(e->arg[i]);
@@ -401,7 +430,7 @@ static Known type_operation(Typing *t, Ast *e) {
         k[i] = type_tree(t, e->arg[i]);
         ok &= e->arg[i]->type != T_NONE;
     }
-    bool norm = ag_op_has(e->op, 'K');
+    bool norm = ag_is_norm(e->op);
     if (!ok || !fit(t, e, k) || (norm && !norm_fits(t, e))) return all;
     Type type[3] = {T_NONE, T_NONE, T_NONE};
     Scalar value[3] = {{.type = T_NONE}};
@@ -431,7 +460,11 @@ static Known type_tree(Typing *t, Ast *e) {
         e->type = T_NONE;
         return (Known){0};
     }
-    Known k = e->op == OP_DOT ? type_dot(t, e) : e->op == OP_LOAD ? type_load(t, e) : ag_op_has(e->op, 'L') ? known_leaf(t, e) : type_operation(t, e);
+    Known k = e->op == OP_DOT         ? type_dot(t, e)
+              : e->op == OP_MEAN      ? type_mean(t, e)
+              : e->op == OP_LOAD      ? type_load(t, e)
+              : ag_op_has(e->op, 'L') ? known_leaf(t, e)
+                                      : type_operation(t, e);
     if (e->type != T_NONE && k.levels > EXPR_MAX_LEVELS) {
         ag_error(t->d, e->span, "the expression is more than %d operations deep, lets included", EXPR_MAX_LEVELS);
         e->type = T_NONE;
@@ -448,7 +481,8 @@ Ast *ag_expr_type(Diag *d, const Spec *spec, Ast *e, ExprUse *use) {
         return NULL;
     }
     if (use->want == T_FLOAT && e->type == T_BOOL) {
-        const char *what = use->rows     ? "this is bool where a number is expected (write x if c else y)"
+        const char *what = use->weigh    ? "a factor of weights is a number; this is bool (write 1 if c else 0)"
+                           : use->rows   ? "this is bool where a number is expected (write x if c else y)"
                            : use->output ? "the output is a number; this is bool (write x if c else y)"
                                          : "a score is a number; this is bool (conditions belong into 'mask', or write x if c else y)";
         ag_error(d, e->span, "%s", what);

@@ -156,5 +156,7 @@ static void poison(const HostTensor *t, int64_t n0, int64_t n1, int64_t n2, int6
 void ag_poison(const Spec *spec, const HostCall *call) {
     const int64_t *size = call->size;
     poison(&call->o, size[SZ_B], size[SZ_HQ], size[SZ_SQ], spec->Dv);
-    if (call->lse.data) poison(&call->lse, size[SZ_B], size[SZ_HQ], size[SZ_SQ], 1);
+    const HostTensor *const row[ROWV_COUNT] = {&call->lse, &call->max, &call->mean_weight};
+    for (int i = 0; i < ROWV_COUNT; i++)
+        if (row[i]->data) poison(row[i], size[SZ_B], size[SZ_HQ], size[SZ_SQ], 1);
 }

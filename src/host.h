@@ -21,17 +21,22 @@ float ag_round_to(DType t, float x);                                          /*
 enum { HOST_SCALARS = 32, HOST_MORE = 19 };
 typedef struct HostCall {
     int64_t size[SZ_COUNT];
-    HostTensor q, k, v, o, lse;  /* lse.data may be NULL */
-    double scalar[HOST_SCALARS]; /* values of spec->param, by index */
+    HostTensor q, k, v, o;
+    HostTensor lse, max, mean_weight; /* values of a row; data may be NULL */
+    double scalar[HOST_SCALARS];      /* values of spec->param, by index */
     HostTensor input[SPEC_MAX_INPUTS];
-    HostTensor more[HOST_MORE];             /* for the simulator: the kernel's own tensors behind the first five */
+    HostTensor more[HOST_MORE];             /* for the simulator: the kernel's own tensors behind the first TEN_COUNT */
     bool prepared;                          /* q and k are as the prologue of the spec leaves them */
     const int32_t *picks[SPEC_MAX_DERIVES]; /* NULL: computed; else what a SELECT is taken to be: [B, Hkv or Hq, Sq, count], contiguous */
 } HostCall;
 
+static inline HostTensor *ag_host_row(HostCall *c, RowValue v) { return v == ROWV_LSE ? &c->lse : v == ROWV_MAX ? &c->max : &c->mean_weight; }
+
 /* ---- reference.c: the maths in double, straight from the syntax tree; shares nothing with the passes.
  * o: [B, Hq, Sq, Dv], lse: [B, Hq, Sq] (natural log, -inf for a row that sees no key), both contiguous.  false: out of memory. */
 bool ag_reference(const Spec *spec, const HostCall *call, double *o, double *lse);
+/* And the other values of a row, [B, Hq, Sq] each; any of value[] may be NULL. */
+bool ag_reference_values(const Spec *spec, const HostCall *call, double *o, double *const value[ROWV_COUNT]);
 /* The same computed as a plain program would in the storage type: scores, probabilities and output rounded to it, fp32 in between, softmax in fp32.
  * Its error is the yardstick of DESIGN's tolerance. */
 bool ag_naive(const Spec *spec, const HostCall *call, double *o, double *lse);
@@ -56,6 +61,8 @@ typedef struct HostPoint {
     double s;              /* the scaled score */
     int64_t Sk;            /* keys of the branch that the expression belongs to */
     const double *branch;  /* what each branch gives at (b, h, q, d); for `output` */
+    const double *mean;    /* the mean weight of each branch for the query; likewise */
+    const double *key;     /* row k of the keys, [D]; for `weigh` */
     HostRow *row;          /* likewise; NULL where there are no norms */
 } HostPoint;
 Scalar ag_ast_eval_at(const Spec *spec, const HostCall *call, const Ast *e, const HostPoint *at);
@@ -101,8 +108,12 @@ typedef struct Comparison {
     int64_t unwritten;                         /* elements that still hold the poison */
     char text[256];                            /* one line: what is wrong, where; "" if ok */
 } Comparison;
+/* Compares a value of a row that the call has with the reference; `limit` is of its relative error, as that of the LSE.  Leaves c as it is unless c is ok and this
+ * is not. */
+struct Comparison;
+void ag_compare_value(struct Comparison *c, HostCall *call, RowValue value, const double *want, double limit);
 /* Compares call->o and call->lse with the reference. */
 Comparison ag_compare(const Spec *spec, const HostCall *call, ErrorBound bound, const double *o, const double *lse, const double *naive_o);
-void ag_poison(const Spec *spec, const HostCall *call); /* fills o and lse with a NaN pattern that no computation yields */
+void ag_poison(const Spec *spec, const HostCall *call); /* fills o and the values of rows with a NaN pattern that no computation yields */
 bool ag_is_poison(const HostTensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3);
 #endif

@@ -133,15 +133,15 @@ typedef struct Derive {
 /* One attention with a softmax of its own. */
 typedef struct Branch {
     Str name;
-    SpecRef queries;      /* Q or INPUT */
-    SpecRef keys, values; /* K, V, INPUT or DERIVE (pools; both or neither) */
-    SpecRef blocks;       /* NONE: all keys; DERIVE: a select; INPUT: i32 [b, g or h, q, N] */
-    int counts;           /* INPUT lists: input with the number of entries that count; -1: all */
-    Fixed block, per;     /* keys per block; queries per list (1 for a select) */
-    bool per_head;        /* the lists are by h, not g */
-    Ast *score, *mask;    /* as in Spec; k is the position of a key, for pooled keys their index; Sk the number of keys */
-    bool apart;           /* of a program that is being compiled: its forced blocks have a kernel of their own (loop.forced) */
-    bool bad;             /* had errors */
+    SpecRef queries;           /* Q or INPUT */
+    SpecRef keys, values;      /* K, V, INPUT or DERIVE (pools; both or neither) */
+    SpecRef blocks;            /* NONE: all keys; DERIVE: a select; INPUT: i32 [b, g or h, q, N] */
+    int counts;                /* INPUT lists: input with the number of entries that count; -1: all */
+    Fixed block, per;          /* keys per block; queries per list (1 for a select) */
+    bool per_head;             /* the lists are by h, not g */
+    Ast *score, *mask, *weigh; /* as in Spec; k is the position of a key, for pooled keys their index; Sk the number of keys */
+    bool apart;                /* of a program that is being compiled: its forced blocks have a kernel of their own (loop.forced) */
+    bool bad;                  /* had errors */
     Span span;
 } Branch;
 
@@ -181,6 +181,11 @@ typedef struct Prologue {
 /* What O is, of x(k), the scores of the visible keys:  SOFTMAX  sum exp(x) V / (sum exp(x) + plus)   SUM  sum x V / (sum x + eps)   NONE  sum x V */
 typedef enum Normalize { NORMALIZE_SOFTMAX, NORMALIZE_SUM, NORMALIZE_NONE } Normalize;
 
+/* What can be put out of each query row beside O, in tensors [B, Hq, Sq] of f32.  MAX: the largest score x(k), -inf where no key is seen.  MEAN: the mean of `weigh`
+ * under the weights of the softmax, sum of exp(x - LSE) w; 0 where no key is seen. */
+typedef enum RowValue { ROWV_LSE, ROWV_MAX, ROWV_MEAN, ROWV_COUNT } RowValue;
+extern const char *const ag_row_value_name[]; /* "lse" "max" "mean_weight", NULL */
+
 /* A part of the batch: b counts all parts, the last one fastest. */
 typedef struct BatchPart {
     Str name;
@@ -199,9 +204,12 @@ typedef struct Spec {
     int nlet;
     Ast *score; /* float; NULL = s itself */
     Ast *mask;  /* bool; NULL = every key */
+    Ast *weigh; /* float: by what a key's weight is multiplied before it meets V, but not in the denominator; NULL = 1 */
     Normalize normalize;
     Ast *plus; /* float, one for each query: what the softmax's denominator has besides; NULL = nothing */
     Ast *eps;  /* likewise that of `sum` */
+    bool rows_given;
+    unsigned rows; /* if they are given: bit per RowValue that is put out; else the LSE is */
     Input *input;
     int ninput;
     Derive *derive;
@@ -244,11 +252,16 @@ void ag_row_step_print(Buf *out, const Spec *spec, const RowStep *s);
 /* Does its score or mask (of a plain spec) read elements of captured tensors that differ from query to query and from key to key, take remainders of keys, or
  * read elements by key in one of several alternatives; or keys' positions in a score that is a weight?  Each takes registers. */
 bool ag_reads_elements(const Spec *spec);
-int ag_element_loads(const Spec *spec);     /* how many of these it has, each let once */
-bool ag_scores_positions(const Spec *spec); /* does its score read q or k? */
-bool ag_scores_captured(const Spec *spec);  /* does a score or mask, of a branch too, read captured tensors? */
-bool ag_has_lse(const Spec *spec);          /* is there one LSE: of one softmax, and of what is put out? */
-int ag_norms(const Spec *spec);             /* how many norms over channels its output has */
+int ag_element_loads(const Spec *spec);             /* how many of these it has, each let once */
+bool ag_scores_positions(const Spec *spec);         /* does its score read q or k? */
+bool ag_scores_captured(const Spec *spec);          /* does a score or mask, of a branch too, read captured tensors? */
+bool ag_puts_out(const Spec *spec, RowValue value); /* a value of one softmax, which is that of what is put out */
+bool ag_has_lse(const Spec *spec);
+int ag_weigh_rows(const Spec *spec);     /* the input whose product with k `weigh` reads; -1 */
+bool ag_keeps_maximum(const Spec *spec); /* must each step of the keys know its exact maximum? */
+int ag_means(const Spec *spec);          /* mean weights that its output reads */
+bool ag_is_norm(Op op);                  /* one over the channels of a row */
+int ag_norms(const Spec *spec);          /* how many norms over channels its output has */
 int64_t ag_part_extent(const Spec *spec, int part, int64_t B,
                        const double *scalar); /* elements of a dim that is a part of the batch; scalars of the launch */
 int ag_output_registers(const Spec *spec);    /* that a norm over channels in its output takes beside the accumulator on mma_sync, about */

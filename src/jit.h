@@ -43,8 +43,8 @@ typedef struct Slot {
     uint16_t kind, index, dim, offset; /* offset in bytes */
 } Slot;
 
-enum { META_TENSORS = 56, META_SCALARS = 32, META_SLOTS = 128, META_NAME = 64, META_PARAM_BYTES = 4096, META_THREADS = 1024 };
-enum { META_SIZES = 8 /* SZ_* of op.h */, META_DERIVED = 24, META_KERNEL_TENSORS = 24, META_NO_TENSOR = 0xFF, META_CONSTANT = 0xFF };
+enum { META_TENSORS = 64, META_SCALARS = 32, META_SLOTS = 128, META_NAME = 64, META_PARAM_BYTES = 4096, META_THREADS = 1024 };
+enum { META_SIZES = 8 /* SZ_* of op.h */, META_DERIVED = 24, META_KERNEL_TENSORS = 26, META_NO_TENSOR = 0xFF, META_CONSTANT = 0xFF };
 
 /* A tensor of the program: an argument, or a buffer of the workspace, contiguous. */
 typedef struct TensorMeta {

@@ -185,6 +185,9 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kerne
         TensorMeta *lse = &m->tensor[ag_program_lse(spec, i)];
         *lse = m->tensor[TEN_LSE];
         set_name(lse->name, ag_fmt(k->arena, "lse of %.*s", STRF(spec->branch[i].name)));
+        TensorMeta *mean = &m->tensor[ag_program_mean(spec, i)];
+        *mean = m->tensor[TEN_MEAN];
+        set_name(mean->name, ag_fmt(k->arena, "mean weight of %.*s", STRF(spec->branch[i].name)));
         set_inversion(m, k->arena, spec, i, chunk_of(kernel, n, spec, i));
     }
     for (uint32_t i = (uint32_t)ag_program_input(spec->ninput); i < m->ntensor; i++) m->tensor[i].buffer = 1;
@@ -192,7 +195,7 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kerne
 
 /* What no kernel takes is no argument, or has no room in the workspace. */
 static void drop_unused(ProgramMeta *m, const Spec *spec) {
-    for (uint32_t i = spec->nbranch ? 0 : ag_has_lse(spec) ? TEN_COUNT : TEN_LSE; i < m->ntensor; i++) {
+    for (uint32_t i = spec->nbranch ? 0 : TEN_LSE; i < m->ntensor; i++) {
         bool used = false;
         for (uint32_t k = 0; k < m->nkernel; k++) used |= memchr(m->kernel[k].tensor, (int)i, META_KERNEL_TENSORS) != NULL;
         if (used) continue;

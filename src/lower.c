@@ -3,6 +3,7 @@
  *   s   = (sum d: q * k) * scale          score = the spec's, of s          x = score where the mask holds, else -inf
  *   mx  = max k: x      e = exp(x - mx)   den = sum k: e
  *   o   = sum k: e * (1 / den) * v, or 0 if den is 0        lse = mx + log(den)
+ * With a factor w of weights (`weigh`), where the mask holds:   f = e * w    o = sum k: f * (1 / den) * v     mean_weight = sum k: f * (1 / den)
  * With a term exp(y) in the denominator, M = max(mx, y):  den * exp(mx - M) + exp(y - M) in place of den, exp(mx - M) in place of 1, lse from M.
  * A row that sees no key has mx = -inf and den = 0: finite(mx) keeps e at 0 there, so that o = 0 and lse = -inf without a NaN.
  *
@@ -25,6 +26,8 @@ static const MathTensor tensors[TEN_COUNT] = {
     [TEN_V] = {"v", DT_F32, 4, {AX_B, AX_G, AX_K, AX_D}, {SZ_B, SZ_HKV, SZ_SK, SZ_DV}, false, false},
     [TEN_O] = {"o", DT_F32, 4, {AX_B, AX_H, AX_Q, AX_D}, {SZ_B, SZ_HQ, SZ_SQ, SZ_DV}, true, false},
     [TEN_LSE] = {"lse", DT_F32, 3, {AX_B, AX_H, AX_Q}, {SZ_B, SZ_HQ, SZ_SQ}, true, true},
+    [TEN_MAX] = {"max", DT_F32, 3, {AX_B, AX_H, AX_Q}, {SZ_B, SZ_HQ, SZ_SQ}, true, true},
+    [TEN_MEAN] = {"mean_weight", DT_F32, 3, {AX_B, AX_H, AX_Q}, {SZ_B, SZ_HQ, SZ_SQ}, true, true},
 };
 
 static Ref op(const Lower *l, Op o, Ref a, Ref b, Ref c) { return ag_node_op(l->p, o, a, b, c, (Span){0}); }
@@ -62,8 +65,11 @@ static Ref lower_input(const Lower *l, const Ast *e) {
     return ag_node_intern(l->p, n);
 }
 
+static Ref lower_key_dot(const Lower *l, const Ast *e);
+
 static Ref lower(const Lower *l, const Ast *e) {
     switch (e->op) {
+    case OP_DOT: return lower_key_dot(l, e);
     case OP_SCORE: return l->s;
     case OP_LET: return l->let[e->index];
     case OP_CONST: return constant(l, e->value, e->span);
@@ -87,6 +93,17 @@ static Ref load(const Lower *l, int tensor) {
         if (t->axis[i] == AX_Q) n.sub[i] = op(l, OP_SUB, n.sub[i], size(l, SZ_OFF, (Span){0}), 0);
     }
     return ag_node_intern(l->p, n);
+}
+
+static Ref reduce(const Lower *l, Op o, Axis axis, Ref body, Span at);
+
+/* dot(r, k): r an input with rows like those of q. */
+static Ref lower_key_dot(const Lower *l, const Ast *e) {
+    Ref q = load(l, TEN_Q);
+    Node rows = l->p->n[q];
+    rows.index = TEN_COUNT + e->arg[0]->index;
+    rows.span = e->arg[0]->span;
+    return reduce(l, OP_RSUM, AX_D, op(l, OP_MUL, ag_node_intern(l->p, rows), load(l, TEN_K), 0), e->span);
 }
 
 static Ref reduce(const Lower *l, Op o, Axis axis, Ref body, Span at) {
@@ -136,11 +153,16 @@ static void lower_softmax(Lower *l, Math *m) {
     Ref share = one, all = den, top = mx;
     if (l->spec->plus) lower_plus(l, den, &share, &all, &top);
     Ref inv = op(l, OP_SELECT, seen, op(l, OP_DIV, share, all, 0), zero);
-    Ref o = reduce(l, OP_RSUM, AX_K, op(l, OP_MUL, op(l, OP_MUL, e, inv, 0), load(l, TEN_V), 0), at);
+    Ref f = e;
+    if (l->spec->weigh) f = op(l, OP_MUL, e, lower(l, l->spec->weigh), 0);
+    if (l->spec->weigh && l->spec->mask) f = ag_node_op(l->p, OP_SELECT, lower(l, l->spec->mask), f, zero, l->spec->mask->span);
+    Ref o = reduce(l, OP_RSUM, AX_K, op(l, OP_MUL, op(l, OP_MUL, f, inv, 0), load(l, TEN_V), 0), at);
     o = op(l, OP_SELECT, seen, o, zero); /* whatever v holds */
     Ref lse = op(l, OP_ADD, top, op(l, OP_LOG, all, 0, 0), 0);
     m->out[m->nout++] = (MathOut){TEN_O, o};
-    m->out[m->nout++] = (MathOut){TEN_LSE, lse};
+    if (ag_has_lse(l->spec)) m->out[m->nout++] = (MathOut){TEN_LSE, lse};
+    if (ag_puts_out(l->spec, ROWV_MEAN)) m->out[m->nout++] = (MathOut){TEN_MEAN, op(l, OP_MUL, reduce(l, OP_RSUM, AX_K, f, at), inv, 0)};
+    if (ag_puts_out(l->spec, ROWV_MAX)) m->out[m->nout++] = (MathOut){TEN_MAX, mx};
 }
 
 /* normalize: sum, none. */
@@ -169,7 +191,7 @@ Math *ag_lower(Diag *d, const Spec *spec) {
     ag_nodes_init(&m->nodes, d->arena);
     for (int i = 0; i < TEN_COUNT; i++) {
         m->tensor[i] = tensors[i];
-        if (i != TEN_LSE) m->tensor[i].type = spec->dtype;
+        if (i < TEN_LSE) m->tensor[i].type = spec->dtype;
     }
     Lower l = {.d = d, .spec = spec, .p = &m->nodes};
     (spec->normalize == NORMALIZE_SOFTMAX ? lower_softmax : lower_weights)(&l, m);

@@ -69,7 +69,7 @@ static const Option check_options[] = {SHARED_COMPILE,
 static const Option run_options[] = {
     SHARED_COMPILE,
     {'i', "in", "NAME=FILE", OPT_LIST, AT(ins), "FILES", "input: q, k, v as .npy, [B, H, S, D] or [H, S, D]; and the captured tensors of the spec"},
-    {'o', "out", "NAME=FILE", OPT_LIST, AT(outs), "FILES", "output: o and lse as .npy"},
+    {'o', "out", "NAME=FILE", OPT_LIST, AT(outs), "FILES", "output: o, lse, max and mean_weight as .npy"},
     SHARED_SET,
     SHARED_OFFSET,
     {0, "dtype", "TYPE", OPT_TEXT, AT(dtype), "f16 bf16",

@@ -175,7 +175,7 @@ static void check_outputs(const Check *c) {
         if (c->facts & FACT_STREAM) check_streamed(c, o->value, what, "", c->m->nstream ? c->m->stream[0].ncarry : 0, false);
     }
     for (int i = 0; i < TEN_COUNT; i++)
-        if (c->m->tensor[i].output && !given[i] && (i != TEN_LSE || ag_has_lse(c->m->spec)))
+        if (c->m->tensor[i].output && !given[i] && (i < TEN_LSE || ag_puts_out(c->m->spec, (RowValue)(i - TEN_LSE))))
             ag_internal(c->m->d, "math output %s: has no value", c->m->tensor[i].name);
 }
 

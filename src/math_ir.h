@@ -8,12 +8,12 @@
 #include "node.h"
 
 /* The tensors that every attention has.  A LOAD of tensor TEN_COUNT + i is an element of the spec's input i, 0 (false) where a subscript is outside of its dim. */
-enum { TEN_Q, TEN_K, TEN_V, TEN_O, TEN_LSE, TEN_COUNT };
+enum { TEN_Q, TEN_K, TEN_V, TEN_O, TEN_LSE /* and the other values of a row, in the order of RowValue */, TEN_MAX, TEN_MEAN, TEN_COUNT };
 typedef struct MathTensor {
     const char *name;
     DType type;
     int rank;
-    Axis axis[4]; /* q: b h q d; k, v: b g k d; o: b h q d; lse: b h q */
+    Axis axis[4]; /* q: b h q d; k, v: b g k d; o: b h q d; lse and other values of a row: b h q */
     Size size[4]; /* extent of each dim */
     bool output, optional;
 } MathTensor;
@@ -59,7 +59,7 @@ typedef struct Math {
     const Spec *spec;
     Nodes nodes;
     MathTensor tensor[TEN_COUNT];
-    MathOut out[2];
+    MathOut out[1 + ROWV_COUNT];
     int nout;
     KeyRange range;
     Stream *stream;

@@ -124,8 +124,9 @@ static int shared_limit(const Kernel *k, const Fields *f) {
 static Held held(const Kernel *k, const Fields *f) {
     int m = f->v[F_TILE_M], t = 32 * f->v[F_WARPS], d = round_up(k->spec->D, 16), dv = k->kind == KERNEL_ATTEND ? round_up(k->spec->Dv, 16) : 0;
     bool weights = f->v[F_OVERLAP] && f->v[F_P_OPERAND] == WEIGHTS_REGS;
-    if (is_wgmma(f)) return (Held){m * f->v[F_TILE_N] / t, m * dv / t, weights ? m * f->v[F_TILE_N] / 2 / t : 0};
-    return (Held){m * f->v[F_TILE_N] / t, m * dv / t, f->v[F_Q_OPERAND] == 1 ? m * d / 2 / t : 0};
+    int scores = (1 + (ag_weigh_rows(k->spec) >= 0)) * m * f->v[F_TILE_N] / t;
+    if (is_wgmma(f)) return (Held){scores, m * dv / t, weights ? m * f->v[F_TILE_N] / 2 / t : 0};
+    return (Held){scores, m * dv / t, f->v[F_Q_OPERAND] == 1 ? m * d / 2 / t : 0};
 }
 static int register_need(const Kernel *k, const Fields *f) {
     Held h = held(k, f);

@@ -208,10 +208,22 @@ static Ref guarded(Tiler *t, const Carry *c, Ref body) {
 }
 
 /* ---- contractions */
-static int tensor_with(const Tiler *t, const Node *product, Axis axis) {
+/* The kernel's tensor of an input that is read by rows like those of q. */
+static int rows_of_input(Tiler *t, const Node *load) {
+    KernelTensor x = t->k->tensor[TEN_Q];
+    x.name = "rows";
+    x.program = ag_program_input(load->index - TEN_COUNT);
+    for (int i = TEN_COUNT; i < t->k->ntensor; i++)
+        if (t->k->tensor[i].program == x.program && t->k->tensor[i].cols) return i;
+    return ag_kernel_tensor(t->k, x);
+}
+
+static int tensor_with(Tiler *t, const Node *product, Axis axis) {
     for (int i = 0; i < 2; i++) {
-        const Node *n = &t->m->nodes.n[product->arg[i]];
-        if (n->op != OP_LOAD || n->index >= TEN_COUNT) continue;
+        const Node n_ = t->m->nodes.n[product->arg[i]], *n = &n_;
+        if (n->op != OP_LOAD) continue;
+        if (n->index >= TEN_COUNT && axis == AX_Q && n->nsub == 4 && n->axes & 1 << AX_D) return rows_of_input(t, n);
+        if (n->index >= TEN_COUNT) continue;
         const MathTensor *x = &t->m->tensor[n->index];
         for (int a = 0; a < x->rank; a++)
             if (x->axis[a] == axis) return n->index;
@@ -227,9 +239,8 @@ static Ref first_row(Tiler *t, int tensor) {
 }
 static int shared_tile(Tiler *t, int tensor) {
     if (t->shared[tensor] >= 0) return t->shared[tensor];
-    const MathTensor *x = &t->m->tensor[tensor];
-    bool keys = x->axis[2] == AX_K;
-    KernelTensor *kt = &t->k->tensor[tensor];
+    KernelTensor *kt = &t->k->tensor[tensor], *x = kt;
+    bool keys = tensor < TEN_COUNT && t->m->tensor[tensor].axis[2] == AX_K;
     char *upper = (char *)ag_fmt(t->k->arena, "%s", x->name).s;
     upper[0] = (char)(upper[0] - 'a' + 'A');
     int v = ag_val(t->k, (Val){.name = ag_str(upper),
@@ -267,8 +278,8 @@ static void contract_scores(Tiler *t, Ref r, uint8_t *seen) {
             ag_unsupported(t->d, n->span, "a sum over d must be of a product of one tensor over queries and one over keys");
             ag_stop(t->d);
         }
-        int v = frag(t, "S", (int)tile_field(t->k, F_TILE_N), DT_F32, LAYOUT_ACC), sa = shared_tile(t, a), sb = shared_tile(t, b);
-        Ins *i = ag_tiler_add(t, t->step, TI_MMA, v, "---- scores");
+        int v = frag(t, a == TEN_Q ? "S" : "R", (int)tile_field(t->k, F_TILE_N), DT_F32, LAYOUT_ACC), sa = shared_tile(t, a), sb = shared_tile(t, b);
+        Ins *i = ag_tiler_add(t, t->step, TI_MMA, v, a == TEN_Q ? "---- scores" : NULL);
         i->a = sa;
         i->b = sb;
         i->e[0] = i->e[1] = num(t, 0);
@@ -546,7 +557,23 @@ static Ins *on_output_rows(Tiler *t, TileOp op, int dst, Ref e, const char *note
 typedef struct RowSums {
     Tiler *t;
     int v, n; /* the fragment; sums so far */
+    int mean; /* row value: the mean weight, -1 before */
 } RowSums;
+/* The branch's own mean weight. */
+static int own_mean(void *payload) {
+    RowSums *s = payload;
+    Tiler *t = s->t;
+    for (int i = 0; i < t->m->nout && s->mean < 0; i++) {
+        if (t->m->out[i].tensor != TEN_MEAN) continue;
+        s->mean = ag_tiler_row(t, ag_str("mean_weight"));
+        Ins *x = ag_tiler_add(t, t->post, TI_MAP, s->mean, NULL);
+        x->e[0] = ag_tiler_expr(t, t->m->out[i].value, LEVEL_ROW);
+        x->span = t->m->nodes.n[t->m->out[i].value].span;
+        ag_tiler_positions(t, x);
+    }
+    assert(s->mean >= 0);
+    return s->mean;
+}
 static int row_sum(void *payload, Ref body) {
     RowSums *s = payload;
     int sum = ag_tiler_row(s->t, ag_fmt(s->t->k->arena, "sum%d", s->n++));
@@ -558,7 +585,7 @@ Ref ag_tiler_head(Tiler *t) { return t->k->pack > 1 ? ag_node_leaf(&t->k->nodes,
 
 /* What the program puts out, of the branch's result in fragment v and the results of the others. */
 static void build_program_output(Tiler *t, int v) {
-    RowSums sums = {t, v, 0};
+    RowSums sums = {t, v, 0, -1};
     OutputPlace at = {.k = t->k,
                       .spec = t->program,
                       .b = val(t, t->b),
@@ -567,6 +594,7 @@ static void build_program_output(Tiler *t, int v) {
                       .own = t->branch,
                       .value = t->taken,
                       .row_sum = row_sum,
+                      .mean = own_mean,
                       .payload = &sums};
     Ref e = ag_output_expr(&at);
     on_output_rows(t, TI_OUTPUT, v, e, t->program->nbranch > 1 ? "---- the output of this branch and the others" : "---- the output");
@@ -608,7 +636,8 @@ static void build_output(Tiler *t, Block *to, const MathOut *o, int col) {
 /* Outputs with channels, or those of rows. */
 static void build_outputs(Tiler *t, Block *to, bool wide, int col) {
     for (int i = 0; i < t->m->nout; i++)
-        if ((t->m->tensor[t->m->out[i].tensor].rank == 4) == wide && (wide || !t->no_lse)) build_output(t, to, &t->m->out[i], col);
+        if ((t->m->tensor[t->m->out[i].tensor].rank == 4) == wide && (wide || !(t->m->out[i].tensor == TEN_LSE ? t->no_lse : t->fused)))
+            build_output(t, to, &t->m->out[i], col);
 }
 
 /* After the loop a carry's only value is the kept one, and nothing computed inside a step is known. */
@@ -750,7 +779,7 @@ void ag_pass_tile(Fn *fn) {
                .no_lse = fn->no_lse};
     t.held = NEWN(fn->d->arena, int, (size_t)m->nodes.len);
     for (int i = 0; i < m->nodes.len; i++) t.held[i] = -1;
-    for (int i = 0; i < TEN_COUNT; i++) t.shared[i] = -1;
+    for (int i = 0; i < KERNEL_TENSORS; i++) t.shared[i] = -1;
     find_moving(&t);
     t.fresh = NEWN(fn->d->arena, int, (size_t)t.s->ncarry);
     t.kept = NEWN(fn->d->arena, int, (size_t)t.s->ncarry);

@@ -6,6 +6,14 @@
 
 enum { MAX_INPUT_DIMS = 4 };
 
+static bool mean_in(const Ast *e, int branch) {
+    bool found = e->op == OP_MEAN && e->arg[0]->index == branch;
+    for (int i = 0; i < ag_op[e->op].arity && !found; i++) found = mean_in(e->arg[i], branch);
+    return found;
+}
+/* Does the output read the mean weight of the branch? */
+static bool reads_mean(const Spec *s, int branch) { return s->output && mean_in(s->output, branch); }
+
 Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch) {
     const Branch *b = &spec->branch[branch];
     Spec *s = NEW(a, Spec);
@@ -13,6 +21,9 @@ Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch) {
     s->name = ag_fmt(a, "%.*s_%.*s", STRF(spec->name), STRF(b->name));
     s->score = b->score;
     s->mask = b->mask;
+    s->weigh = b->weigh;
+    s->rows_given = true;
+    s->rows = 1u << ROWV_LSE | (reads_mean(spec, branch) ? 1u << ROWV_MEAN : 0);
     s->nderive = s->nbranch = 0;
     s->output = NULL;
     return s;
@@ -46,6 +57,8 @@ static void set_tensors(const Spec *s, int branch, Kernel *k, bool gather) {
     k->tensor[TEN_V].program = number_of(s, b->values);
     k->tensor[TEN_O].program = ag_program_result(s, branch);
     k->tensor[TEN_LSE].program = is_selected_from(s, branch) ? ag_program_lse(s, branch) : ag_has_lse(s) ? TEN_LSE : -1;
+    k->tensor[TEN_MEAN].program = reads_mean(s, branch) ? ag_program_mean(s, branch) : -1;
+    k->tensor[TEN_MAX].program = -1;
     if (b->keys.kind == FROM_DERIVE) k->pool = &s->derive[b->keys.index];
     if (!gather) return;
     k->tensor[TEN_O].program = ag_program_part(s, branch);
@@ -110,7 +123,7 @@ static void attend_forced(Compilation *c, const Request *r, int branch) {
 static void attend(Compilation *c, const Request *r, int branch, bool fused) {
     const Spec *whole = c->fn.spec;
     Spec *spec = ag_branch_spec(c->diag.arena, whole, branch);
-    spec->beside = ag_output_registers(whole);
+    if (fused || ag_norms(whole)) spec->beside = ag_output_registers(whole);
     const Branch *b = &whole->branch[branch];
     bool listed = b->blocks.kind != FROM_NONE, gather = listed && !r->united && c->sched->f[F_LISTS].v == LISTS_BY_BLOCK;
     if (b->apart && !r->after) attend_forced(c, r, branch);
@@ -176,6 +189,8 @@ static int last_branch(const Compilation *c) {
             listed = i;
         else if (!is_selected_from(s, i))
             plain = i;
+    for (int i = last; listed < 0 && s->branch[last].weigh && i >= 0; i--) /* one without a factor has registers left for the output */
+        if (!s->branch[i].weigh && ag_output_fits(s, i)) last = i;
     if (listed < 0) return last;
     bool by_query = c->sched->f[F_LISTS].v == LISTS_BY_QUERY;
     return by_query && s->branch[listed].apart && plain >= 0 && ag_output_fits(s, plain) ? plain : listed;
@@ -202,7 +217,8 @@ void ag_compile_program(Compilation *c, const Request *r) {
     for (int i = 0; all && i < s->nderive; i++)
         if (s->derive[i].kind == DERIVE_POOL) add_built(c, ag_build_pool(&c->fn, i));
     for (int i = 0; i < s->nbranch; i++)
-        if (s->branch[i].blocks.kind == FROM_NONE && !(listed && i == last)) attend(c, r, i, fused && i == last);
+        if (s->branch[i].blocks.kind == FROM_NONE && i != last) attend(c, r, i, false);
+    if (!listed) attend(c, r, last, fused);
     for (int i = 0; all && i < s->nderive; i++)
         if (s->derive[i].kind == DERIVE_SELECT) add_built(c, ag_build_select(&c->fn, i));
     for (int i = 0; i < s->nbranch; i++)

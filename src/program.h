@@ -8,8 +8,8 @@
  *   invert    block lists turned around: the queries of each block, in three kernels    -> buffers
  *   combine   the output expression at each element, unless the last kernel before it is that of a branch over listed blocks: its epilogue then
  *
- * Tensors of a program, by number: q k v o lse, the spec's inputs, derived tensors, results of branches, their LSEs; of the inverted lists of each branch: sums of
- * chunks, where blocks begin, entries (see Inversion in tile_ir.h); rows of the prologue.  The first branch's result lies in o until
+ * Tensors of a program, by number: q k v o, lse and other values of a row, the spec's inputs, derived tensors, results of branches, their LSEs; of the inverted lists of each branch: sums of
+ * chunks, where blocks begin, entries (see Inversion in tile_ir.h); mean weights of branches; rows of the prologue.  The first branch's result lies in o until
  * the output replaces it. */
 #ifndef AG_PROGRAM_H
 #define AG_PROGRAM_H
@@ -26,9 +26,11 @@ static inline int ag_program_first(const Spec *s, int branch) { return ag_progra
 static inline int ag_program_entry(const Spec *s, int branch) { return ag_program_first(s, s->nbranch) + branch; }
 static inline int ag_program_part(const Spec *s, int branch) { return ag_program_entry(s, s->nbranch) + branch; }
 static inline int ag_program_part_lse(const Spec *s, int branch) { return ag_program_part(s, s->nbranch) + branch; }
+/* Mean weights of branches whose output is read by another kernel. */
+static inline int ag_program_mean(const Spec *s, int branch) { return ag_program_part_lse(s, s->nbranch) + branch; }
 /* What the prologue makes of q and of k, behind all others. */
 static inline int ag_program_rows(const Spec *s, RowsOf rows) {
-    return (s->nbranch ? ag_program_part_lse(s, s->nbranch) : ag_program_derive(s, 0)) + (rows == ROWS_K);
+    return (s->nbranch ? ag_program_mean(s, s->nbranch) : ag_program_derive(s, 0)) + (rows == ROWS_K);
 }
 static inline int ag_program_count(const Spec *s) { return ag_program_rows(s, ROWS_Q) + (ag_has_prologue(s) ? 2 : 0); }
 /* The tensor that attention and pools take for q or k. */
@@ -83,6 +85,7 @@ typedef struct OutputPlace {
     int own;                                 /* the branch that the kernel itself computes: BRANCH; -1: all are read */
     Ref value;                               /* of that branch; 0: BRANCH itself */
     int (*row_sum)(void *payload, Ref body); /* the row value that is the sum of `body` over the channels; NULL: the kernel has no rows to itself */
+    int (*mean)(void *payload);              /* the row value that is the mean weight of its own branch */
     void *payload;
 } OutputPlace;
 Ref ag_output_expr(const OutputPlace *at);                            /* adds the tensors that it reads to the kernel */

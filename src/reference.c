@@ -1,7 +1,7 @@
 /* reference.c: attention from the syntax tree, in double precision; and the same done naively in the storage type, the yardstick for errors.
  *
  * For a query at position q = row + off and every key k that the mask lets through,
- *     x[k] = score(scale * <Q[q], K[k]>),  LSE = log(sum exp x, and `plus` if there is one),  O = sum exp(x[k] - LSE) V[k].
+ *     x[k] = score(scale * <Q[q], K[k]>),  LSE = log(sum exp x, and `plus` if there is one),  O = sum exp(x[k] - LSE) w[k] V[k],  w = `weigh`, else 1.
  * Keys that are hidden contribute nothing at all: their K and V are not even read.  A row that sees no key (or only keys of score -inf) gives O = 0
  * and LSE = -inf.  Shares nothing with the compiler's passes, nor with the kernels' arithmetic in op.c. */
 #include "reference.h"
@@ -19,7 +19,7 @@ typedef struct Point {
     const HostCall *call;
     int64_t axis[AX_COUNT], Sk;
     double s;
-    const double *branch;
+    const double *branch, *mean, *key;
     HostRow *row;
     uint64_t known; /* bit per let */
     Scalar let[SPEC_MAX_LETS];
@@ -151,9 +151,14 @@ static Scalar eval_leaf(Point *p, const Ast *e) {
     return p->let[e->index];
 }
 
-/* The product of the rows of two inputs. */
+/* The product of the rows of two inputs, or of one with the key. */
 static double eval_dot(const Point *p, const Ast *e) {
     double sum = 0;
+    if (e->arg[1]->op == OP_AXIS) {
+        int64_t row[4] = {p->axis[AX_B], p->axis[AX_H], p->axis[AX_Q] - p->call->size[SZ_OFF], 0};
+        for (; row[3] < p->spec->D; row[3]++) sum += ag_host_get_at(&p->call->input[e->arg[0]->index], row, 4) * p->key[row[3]];
+        return sum;
+    }
     int64_t at[2][4] = {{p->axis[AX_B], 0, p->axis[AX_Q] - p->call->size[SZ_OFF], 0}, {p->axis[AX_B], 0, p->axis[AX_K], 0}};
     const Input *in[2] = {&p->spec->input[e->arg[0]->index], &p->spec->input[e->arg[1]->index]};
     for (int i = 0; i < 2; i++) {
@@ -202,6 +207,7 @@ static double eval_norm(Point *p, const Ast *e) {
 
 static Scalar eval(Point *p, const Ast *e) {
     if (e->op == OP_DOT) return of_float(eval_dot(p, e));
+    if (e->op == OP_MEAN) return of_float(p->mean[e->arg[0]->index]);
     if (ag_op_has(e->op, 'L')) return eval_leaf(p, e);
     if (ag_op_has(e->op, 'K')) return of_float(eval_norm(p, e));
     Scalar a = eval(p, e->arg[0]), b = a, c = a;
@@ -229,6 +235,8 @@ Scalar ag_ast_eval_at(const Spec *spec, const HostCall *call, const Ast *e, cons
     p.Sk = at->Sk;
     p.s = at->s;
     p.branch = at->branch;
+    p.mean = at->mean;
+    p.key = at->key;
     p.row = at->row;
     p.known = 0;
     p.axis[AX_B] = at->b;
@@ -251,8 +259,14 @@ bool ag_visible(const Spec *spec, const HostCall *call, int64_t b, int64_t h, in
 /* ---- rows */
 
 static Scalar at_key(const Row *r, const Ast *e, int64_t k, double s) {
-    HostPoint at = {.b = r->b, .h = r->h, .q = r->q + r->call->size[SZ_OFF], .k = k, .s = s, .Sk = r->Sk};
+    HostPoint at = {.b = r->b, .h = r->h, .q = r->q + r->call->size[SZ_OFF], .k = k, .s = s, .Sk = r->Sk, .key = r->key + k * r->D};
     return ag_ast_eval_at(r->spec, r->call, e, &at);
+}
+
+/* By what the weight of key number i of those that the row sees is multiplied. */
+static double factor(const Row *r, int64_t i) {
+    double s = r->call->scalar[0] * ag_row_dot(r->query, r->key + r->seen[i] * r->D, r->D);
+    return at_key(r, r->weigh, r->seen[i], s).u.f;
 }
 
 static double score(const Row *r, int64_t k, double s) { return r->score ? at_key(r, r->score, k, s).u.f : s; }
@@ -309,14 +323,18 @@ void ag_row_exact(Row *r) {
         if (r->x[i] > max) max = r->x[i];
     }
     double from = max == -INFINITY ? 0 : max;
+    r->max = -INFINITY;
+    for (int64_t i = 0; i < r->n; i++) r->max = fmax(r->max, r->x[i]);
     for (int64_t i = 0; i < r->n; i++) sum += r->x[i] = exp(r->x[i] - from);
     sum += exp(plus - from);
     *r->lse = from + log(sum);
+    r->mean = 0;
     memset(r->o, 0, (size_t)r->Dv * sizeof *r->o);
     if (sum == 0) return;
     for (int64_t i = 0; i < r->n; i++) {
         const double *v = r->value + r->seen[i] * r->Dv;
         double p = r->x[i] /= sum;
+        if (r->weigh) r->mean += p *= factor(r, i);
         for (int64_t d = 0; d < r->Dv; d++) r->o[d] += p * v[d];
     }
 }
@@ -376,6 +394,8 @@ void ag_row_naive(Row *r) {
     sum += expf(plus - from);
     *r->lse = from + logf(sum);
     for (int64_t i = 0; i < r->n; i++) r->x[i] = sum == 0 ? 0 : stored(t, (float)r->x[i] / sum);
+    r->mean = 0;
+    for (int64_t i = 0; i < r->n && r->weigh; i++) r->mean += r->x[i] = stored(t, (float)r->x[i] * stored(t, (float)factor(r, i)));
     sum_naive(r);
 }
 
@@ -384,22 +404,32 @@ static void gather(double *to, const HostTensor *t, int64_t b, int64_t h, int64_
         for (int64_t j = 0; j < cols; j++) to[i * cols + j] = ag_host_get(t, b, h, i, j);
 }
 
-static void head(Row *r, RowFunction *row, double *o, double *lse) {
+/* What is put out of each row: O and, unless they are NULL, values of the row. */
+typedef struct Results {
+    double *o, *const *value;
+} Results;
+
+static void head(Row *r, RowFunction *row, const Results *out) {
     const HostCall *call = r->call;
     int64_t Hq = call->size[SZ_HQ], Sq = call->size[SZ_SQ];
     for (r->q = 0; r->q < Sq; r->q++) {
         int64_t at = (r->b * Hq + r->h) * Sq + r->q;
         for (int64_t d = 0; d < r->D; d++) r->query[d] = ag_host_get(&call->q, r->b, r->h, r->q, d);
-        r->o = o + at * r->Dv;
-        r->lse = lse + at;
+        double lse = 0;
+        r->o = out->o + at * r->Dv;
+        r->lse = &lse;
         ag_row_seen(r, NULL);
         row(r);
+        const double value[ROWV_COUNT] = {[ROWV_LSE] = lse, [ROWV_MAX] = r->max, [ROWV_MEAN] = r->mean};
+        for (int i = 0; i < ROWV_COUNT; i++)
+            if (out->value[i]) out->value[i][at] = value[i];
     }
 }
 
-static bool all_rows(const Spec *spec, const HostCall *call, double *o, double *lse, RowFunction *row) {
+static bool all_rows(const Spec *spec, const HostCall *call, double *o, double *const value[ROWV_COUNT], RowFunction *row) {
     const int64_t *size = call->size;
-    Row r = {.spec = spec, .call = call, .score = spec->score, .mask = spec->mask, .D = spec->D, .Dv = spec->Dv, .Sk = size[SZ_SK]};
+    Row r = {
+        .spec = spec, .call = call, .score = spec->score, .mask = spec->mask, .weigh = spec->weigh, .D = spec->D, .Dv = spec->Dv, .Sk = size[SZ_SK]};
     size_t keys = (size_t)r.Sk + 1;
     r.query = malloc((size_t)r.D * sizeof *r.query);
     r.key = malloc(keys * (size_t)r.D * sizeof *r.key);
@@ -416,7 +446,7 @@ static bool all_rows(const Spec *spec, const HostCall *call, double *o, double *
                 gather(r.value, &call->v, r.b, g, r.Sk, r.Dv);
                 loaded = g;
             }
-            head(&r, row, o, lse);
+            head(&r, row, &(Results){o, value});
         }
     free(r.query);
     free(r.key);
@@ -426,18 +456,23 @@ static bool all_rows(const Spec *spec, const HostCall *call, double *o, double *
     return ok;
 }
 
-bool ag_reference(const Spec *spec, const HostCall *call, double *o, double *lse) {
+bool ag_reference_values(const Spec *spec, const HostCall *call, double *o, double *const value[ROWV_COUNT]) {
     PreparedCall p;
     bool ok = ag_prepare_call(spec, call, &p);
-    ok = ok && (spec->nbranch ? ag_reference_program(spec, &p.call, o, lse) : all_rows(spec, &p.call, o, lse, ag_row_exact));
+    ok = ok && (spec->nbranch ? ag_reference_program(spec, &p.call, o, value[ROWV_LSE]) : all_rows(spec, &p.call, o, value, ag_row_exact));
     ag_prepared_free(&p);
     return ok;
+}
+
+bool ag_reference(const Spec *spec, const HostCall *call, double *o, double *lse) {
+    return ag_reference_values(spec, call, o, (double *const[ROWV_COUNT]){[ROWV_LSE] = lse});
 }
 
 bool ag_naive(const Spec *spec, const HostCall *call, double *o, double *lse) {
     PreparedCall p;
     bool ok = ag_prepare_call(spec, call, &p);
-    ok = ok && (spec->nbranch ? ag_naive_program(spec, &p.call, o, lse) : all_rows(spec, &p.call, o, lse, ag_row_naive));
+    ok = ok && (spec->nbranch ? ag_naive_program(spec, &p.call, o, lse)
+                              : all_rows(spec, &p.call, o, (double *const[ROWV_COUNT]){[ROWV_LSE] = lse}, ag_row_naive));
     ag_prepared_free(&p);
     return ok;
 }

@@ -8,12 +8,13 @@
 typedef struct Row {
     const Spec *spec;
     const HostCall *call;
-    const Ast *score, *mask; /* of the spec or of a branch */
+    const Ast *score, *mask, *weigh; /* of the spec or of a branch */
     int64_t b, h, q, D, Dv, Sk;
     double *query, *key, *value; /* [D], [Sk, D], [Sk, Dv] */
     int64_t n, *seen;            /* the keys that the row sees, n of them */
     double *x;                   /* [n]: their scores, then their probabilities */
     double *o, *lse;             /* out: [Dv], one */
+    double max, mean;            /* out: the largest score; the mean of `weigh` */
 } Row;
 typedef void RowFunction(Row *);
 

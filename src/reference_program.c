@@ -85,7 +85,7 @@ static bool worker_init(Worker *w, const Spec *spec, const HostCall *call, const
     w->o = calloc((size_t)spec->Dv, sizeof(double));
     w->row.o = w->o;
     w->row.lse = &w->lse;
-    if (branch) w->row.score = branch->score, w->row.mask = branch->mask;
+    if (branch) w->row.score = branch->score, w->row.mask = branch->mask, w->row.weigh = branch->weigh;
     bool lists = branch && branch->blocks.kind != FROM_NONE;
     if (lists) w->in = calloc(n, sizeof(bool));
     return w->row.query && w->row.key && w->row.value && w->row.seen && w->row.x && w->o && (w->in || !lists);
@@ -314,19 +314,20 @@ static void program_row(Program *p, int64_t b, int64_t h, int64_t q) {
     const Spec *spec = p->spec;
     const int64_t *size = p->call->size;
     int64_t row = (b * size[SZ_HQ] + h) * size[SZ_SQ] + q;
-    double value[SPEC_MAX_BRANCHES], step[SPEC_MAX_BRANCHES];
+    double value[SPEC_MAX_BRANCHES], step[SPEC_MAX_BRANCHES], mean[SPEC_MAX_BRANCHES];
     HostRow rows = {.n = 0};
     bool spreads = p->spread && spec->output;
     for (int i = 0; i < spec->nbranch; i++) {
         worker_row(&p->worker[i], p->row, b, h, q);
         rows.branch[i] = p->worker[i].o;
+        mean[i] = p->worker[i].row.mean;
     }
     if (spreads) find_steps(p, step);
     if (p->spread) p->spread[row] = 0;
     p->lse[row] = spec->nbranch == 1 ? p->worker[0].lse : 0;
     for (int64_t d = 0; d < spec->Dv; d++) {
         for (int i = 0; i < spec->nbranch; i++) value[i] = p->worker[i].o[d];
-        HostPoint at = {.b = b, .h = h, .q = q + size[SZ_OFF], .d = d, .Sk = size[SZ_SK], .branch = value, .row = &rows};
+        HostPoint at = {.b = b, .h = h, .q = q + size[SZ_OFF], .d = d, .Sk = size[SZ_SK], .branch = value, .mean = mean, .row = &rows};
         double x = spec->output ? output_at(p, &at) : value[0];
         if (spreads) p->spread[row] = fmax(p->spread[row], spread_at(p, &at, value, step));
         p->o[row * spec->Dv + d] = as_stored(p, x);

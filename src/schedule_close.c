@@ -45,9 +45,10 @@ bool ag_own_output_tile(const Schedule *s, int D, int Dv) {
  * O takes the place of all (mma_sync), or of Q, or has its own (wgmma), and the weights may have theirs. */
 static int shared_bytes(const Closing *c, int m, int n) {
     int e = ag_dtype_bytes(c->spec->dtype), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
-    int head = !wgmma(c)
-                   ? most(D, Dv)
-                   : D * value(c, F_Q_STAGES) + (ag_own_output_tile(c->s, c->spec->D, c->spec->Dv) ? round_up(Dv / value(c, F_O_PARTS), 64) : 0);
+    int tiles = 1 + (ag_weigh_rows(c->spec) >= 0); /* of queries */
+    int head = !wgmma(c) ? most(D * tiles, Dv)
+                         : D * tiles * value(c, F_Q_STAGES) +
+                               (ag_own_output_tile(c->s, c->spec->D, c->spec->Dv) ? round_up(Dv / value(c, F_O_PARTS), 64) : 0);
     int weights = value(c, F_P_OPERAND) == WEIGHTS_SMEM ? m * columns(c, n) : 0;
     return e * (m * head + n * D * value(c, F_K_STAGES) + n * Dv * value(c, F_V_STAGES) + weights) + ag_barrier_bytes(c->s);
 }
@@ -62,8 +63,9 @@ static int registers(const Closing *c, int m, int n) {
     int functions = !c->spec->score ? (c->spec->plus ? n / 12 : 0) : wgmma(c) && ag_scores_positions(c->spec) ? n / 8 : n / 12;
     /* on mma_sync elements of captured tensors: evoformer_row spills at D 64, n 80 and D 128, n 48 */
     if (!wgmma(c) && ag_reads_elements(c->spec)) functions = n;
-    if (!wgmma(c)) functions += ag_output_registers(c->spec);
+    if (!wgmma(c)) functions += ag_output_registers(c->spec) + (c->spec->weigh ? n / 8 : 0) + (ag_weigh_rows(c->spec) >= 0 ? 8 : 0);
     int all = m * (n + Dv) / threads + functions;
+    if (wgmma(c) && ag_weigh_rows(c->spec) >= 0) all += m * n / threads;
     if (wgmma(c)) return all + (value(c, F_OVERLAP) && value(c, F_P_OPERAND) == WEIGHTS_REGS ? m * n / (2 * threads) : 0) + 32;
     return all + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + 56;
 }
@@ -252,6 +254,17 @@ static void close_forced(const Closing *c) {
                    .s);
 }
 
+/* Where each step has to know its maximum, neither a late nor a guessed one is taken. */
+static void close_exact(const Closing *c) {
+    static const FieldId stale[] = {F_RESCALE, F_SOFTMAX};
+    for (int i = 0; i < LEN(stale) && ag_keeps_maximum(c->spec); i++) {
+        Field *f = &c->s->f[stale[i]];
+        bool max = ag_puts_out(c->spec, ROWV_MAX);
+        if (!f->v || (stale[i] == F_RESCALE && !max)) continue;
+        *f = (Field){.v = 0, .by = BY_RULE, .span = f->span, .why = max ? "the maximum of a row is put out" : "weights have a factor"};
+    }
+}
+
 static void close_fields(const Closing *c) {
     static void (*const close[])(const Closing *) = {[FAMILY_MMA_SYNC] = close_mma_sync, [FAMILY_WGMMA] = close_wgmma};
     Field *f = c->s->f;
@@ -264,6 +277,7 @@ static void close_fields(const Closing *c) {
     close_group(c);
     close_lists(c);
     close_forced(c);
+    close_exact(c);
     close[value(c, F_MMA_FAMILY)](c);
 }
 
@@ -580,7 +594,7 @@ static Choice choice_at(size_t i, const Shipped *shipped) {
 
 static bool is_for(const Choice *c, const Spec *spec, const Target *t, int64_t queries) {
     bool fits = c->known && mask_has(c->arch_mask, t) && head_dim(spec) >= c->head_dim_min && head_dim(spec) <= c->head_dim_max;
-    bool wanted = (!c->dtypes || c->dtypes >> spec->dtype & 1) && (spec->mask || !c->masked);
+    bool wanted = (!c->dtypes || c->dtypes >> (ag_keeps_maximum(spec) ? DT_F16 : spec->dtype) & 1) && (spec->mask || !c->masked);
     wanted = wanted && (!c->max_loads || ag_element_loads(spec) <= c->max_loads);
     return fits && wanted && (!c->max_queries || (queries >= 0 && queries <= c->max_queries));
 }
@@ -600,6 +614,6 @@ static const char *first_for(const Spec *spec, const Target *t, int64_t queries,
 }
 
 const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries) {
-    const char *name = ag_reads_elements(spec) ? first_for(spec, t, queries, true) : NULL;
+    const char *name = ag_reads_elements(spec) || spec->weigh ? first_for(spec, t, queries, true) : NULL;
     return name ? name : first_for(spec, t, queries, false);
 }

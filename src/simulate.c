@@ -102,8 +102,13 @@ static noreturn void fail_deadlock(Sim *s) {
 }
 
 const HostTensor *ag_sim_tensor(const Sim *s, int tensor) {
-    const HostTensor *const t[TEN_COUNT] = {
-        [TEN_Q] = &s->call->q, [TEN_K] = &s->call->k, [TEN_V] = &s->call->v, [TEN_O] = &s->call->o, [TEN_LSE] = &s->call->lse};
+    const HostTensor *const t[TEN_COUNT] = {[TEN_Q] = &s->call->q,
+                                            [TEN_K] = &s->call->k,
+                                            [TEN_V] = &s->call->v,
+                                            [TEN_O] = &s->call->o,
+                                            [TEN_LSE] = &s->call->lse,
+                                            [TEN_MAX] = &s->call->max,
+                                            [TEN_MEAN] = &s->call->mean_weight};
     return tensor < TEN_COUNT ? t[tensor] : &s->call->more[tensor - TEN_COUNT];
 }
 

@@ -18,8 +18,8 @@ static void not_partial(Sim *s, int val) {
 
 static int live_rows(const Cell *c) { return c->from.has_q ? c->from.live : c->v->rows; }
 
-static Origin of_source(const Source *x) {
-    if (x->tensor != TEN_Q) return (Origin){0};
+static Origin of_source(const Sim *s, const Source *x) {
+    if (s->k->tensor[x->tensor].rows != SZ_SQ) return (Origin){0};
     return (Origin){.has_q = true, .b = x->b, .h = x->head, .q0 = x->row0, .live = x->live};
 }
 
@@ -88,7 +88,7 @@ static void load(Sim *s, const Ins *i) {
     assert(d->v->rows == s->k->val[i->a].rows && d->v->cols == s->k->val[i->a].cols);
     if (!s->order->values) return;
     memcpy(d->x, g->x, sizeof(float) * (size_t)d->v->rows * (size_t)d->v->cols);
-    d->from = of_source(&g->source);
+    d->from = of_source(s, &g->source);
     d->written = true;
 }
 
@@ -187,7 +187,7 @@ static void multiply(Sim *s, const Ins *i, const Stage *ga, const Stage *gb) {
     assert(va->rows == d->v->rows && va->cols == depth && i->col + cols <= ldb && cols % 8 == 0);
 
     ag_sim_relate_mma(s, i);
-    Origin qa = ca ? ca->from : of_source(&ga->source);
+    Origin qa = ca ? ca->from : of_source(s, &ga->source);
     if (i->trans)
         score_origin(s, d, &qa, &gb->source);
     else if (ca)

@@ -13,7 +13,7 @@ static DType type_of(const Spec *s, int tensor) {
     int derive = tensor - ag_program_derive(s, 0);
     if (!s->nbranch && tensor == ag_program_tiles(s)) return DT_I32;
     if (tensor >= ag_program_rows(s, ROWS_Q)) return s->dtype;
-    if (tensor >= ag_program_part_lse(s, 0)) return DT_F32;
+    if (tensor >= ag_program_part_lse(s, 0)) return DT_F32; /* and mean weights */
     if (tensor >= ag_program_part(s, 0)) return s->dtype;
     if (tensor >= ag_program_chunks(s, 0)) return DT_I32;
     if (tensor >= ag_program_lse(s, 0)) return DT_F32;
@@ -37,9 +37,15 @@ static bool make_buffer(ProgramBuffers *p, const Compilation *c, const int64_t *
 }
 
 static bool make_tensors(ProgramBuffers *p, const Compilation *c, const HostCall *call) {
-    const HostTensor five[TEN_COUNT] = {[TEN_Q] = call->q, [TEN_K] = call->k, [TEN_V] = call->v, [TEN_O] = call->o, [TEN_LSE] = call->lse};
+    const HostTensor first[TEN_COUNT] = {[TEN_Q] = call->q,
+                                         [TEN_K] = call->k,
+                                         [TEN_V] = call->v,
+                                         [TEN_O] = call->o,
+                                         [TEN_LSE] = call->lse,
+                                         [TEN_MAX] = call->max,
+                                         [TEN_MEAN] = call->mean_weight};
     memset(p, 0, sizeof *p);
-    memcpy(p->tensor, five, sizeof five);
+    memcpy(p->tensor, first, sizeof first);
     for (int i = 0; i < c->fn.spec->ninput; i++) p->tensor[ag_program_input(i)] = call->input[i];
     for (int i = 0; i < (int)c->meta.ntensor; i++)
         if (c->meta.tensor[i].buffer && !make_buffer(p, c, call->size, i)) return false;
@@ -69,10 +75,16 @@ static HostCall call_of(const ProgramBuffers *p, const Compilation *c, int part,
     const Kernel *k = c->part[part].kernel;
     uint8_t keys = c->meta.kernel[part].keys;
     HostCall own = *call;
-    HostTensor *const five[TEN_COUNT] = {[TEN_Q] = &own.q, [TEN_K] = &own.k, [TEN_V] = &own.v, [TEN_O] = &own.o, [TEN_LSE] = &own.lse};
+    HostTensor *const its[TEN_COUNT] = {[TEN_Q] = &own.q,
+                                        [TEN_K] = &own.k,
+                                        [TEN_V] = &own.v,
+                                        [TEN_O] = &own.o,
+                                        [TEN_LSE] = &own.lse,
+                                        [TEN_MAX] = &own.max,
+                                        [TEN_MEAN] = &own.mean_weight};
     for (int i = 0; i < TEN_COUNT + HOST_MORE; i++) {
         int tensor = i < k->ntensor ? k->tensor[i].program : -1;
-        *(i < TEN_COUNT ? five[i] : &own.more[i - TEN_COUNT]) =
+        *(i < TEN_COUNT ? its[i] : &own.more[i - TEN_COUNT]) =
             tensor < 0 ? (HostTensor){0} : from_query(p->tensor[tensor], &c->meta.tensor[tensor], first);
     }
     int64_t left = call->size[SZ_SQ] - first, chunk = chunk_of(c, part, call);

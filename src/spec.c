@@ -295,6 +295,48 @@ static void read_eps(Reader *r, const Doc *x) {
     if (eps) r->spec->eps = read_term(r, eps, "normalize.sum.eps");
 }
 
+/* One dot, of rows like those of q. */
+static void check_weigh_dots(Reader *r, const Doc *x, const char *what, const Ast *e, int *rows) {
+    for (int i = 0; i < ag_op[e->op].arity && e->op != OP_DOT; i++) check_weigh_dots(r, x, what, e->arg[i], rows);
+    if (e->op != OP_DOT) return;
+    int input = e->arg[0]->index;
+    if (!ag_spec_input_is_rows(r, x, what, input, true)) return;
+    r->in_queries |= (uint32_t)1 << input;
+    if (*rows >= 0 && *rows != input) ag_unsupported(r->d, e->span, "%s: more than one dot is not in this version of attngen", what);
+    *rows = input;
+}
+
+Ast *ag_spec_weigh(Reader *r, const Doc *x, const char *what) {
+    int rows = -1;
+    Ast *e = ag_spec_expression(r, x, what, &(ExprUse){.want = T_FLOAT, .weigh = true, .nlet = r->spec->nlet});
+    if (e) check_weigh_dots(r, x, what, e, &rows);
+    return e;
+}
+
+static void read_weigh(Reader *r, const Doc *x) { r->spec->weigh = ag_spec_weigh(r, x, "weigh"); }
+
+/* rows: [lse, max] */
+static void read_rows(Reader *r, const Doc *x) {
+    Spec *s = r->spec;
+    int which = 0;
+    s->rows_given = true;
+    if (x->kind != DOC_LIST) {
+        ag_error(r->d, x->span, "rows: expected a list of lse, max and mean_weight, such as [lse, max]");
+        return;
+    }
+    if (s->nbranch)
+        ag_unsupported(r->d, x->span, "rows: specs with branches put out O alone, or with one branch its LSE, in this version of attngen");
+    for (int i = 0; i < x->n; i++) {
+        const Doc *y = x->item[i];
+        if (!ag_spec_scalar(r, y, "rows", "lse, max or mean_weight") || !ag_doc_enum(r->d, y, "rows", ag_row_value_name, &which)) continue;
+        if (s->rows >> which & 1) ag_error(r->d, y->span, "rows: %s is there twice", ag_row_value_name[which]);
+        if (s->normalize != NORMALIZE_SOFTMAX)
+            ag_unsupported(r->d, y->span, "rows: %s is of a softmax; here scores are weights", ag_row_value_name[which]);
+        if (which == ROWV_MEAN && !s->weigh) ag_error(r->d, y->span, "rows: mean_weight is the mean of 'weigh', and there is none");
+        s->rows |= 1u << which;
+    }
+}
+
 static bool has_lists(const Spec *s) {
     bool any = false;
     for (int i = 0; i < s->nbranch; i++) any |= s->branch[i].blocks.kind != FROM_NONE;
@@ -352,9 +394,11 @@ static const struct {
     {"let", read_lets, true},
     {"score", read_score, true},
     {"mask", read_mask, true},
+    {"weigh", read_weigh, true},
     {"branches", read_branch_expressions, true},
     {"output", ag_spec_output, true},
     {"normalize", read_normalize_unless_refused, true},
+    {"rows", read_rows, true},
 };
 
 static void read_fields(Reader *r, bool late) {
@@ -477,10 +521,25 @@ static void bind(Reader *r, const attngen_dim *dims, size_t ndims) {
 }
 
 /* What can be said of a spec only as a whole, of one without errors in its parts. */
+/* Where the weights of keys have no factor. */
+static void check_weighed(Reader *r) {
+    const Spec *s = r->spec;
+    const Ast *any = s->weigh;
+    for (int i = 0; i < s->nbranch && !any; i++) any = s->branch[i].weigh;
+    if (any && s->normalize != NORMALIZE_SOFTMAX)
+        ag_unsupported(r->d, any->span, "weigh: with normalize none or sum the score is the weight of a key; 'weigh' goes with softmax");
+    if (any && s->ndot && ag_weigh_rows(s) >= 0)
+        ag_unsupported(r->d, any->span, "weigh: 'dot' beside the one of a score, which adds channels to k, is not in this version of attngen");
+    for (int i = 0; i < s->nbranch; i++)
+        if (s->branch[i].weigh && s->branch[i].blocks.kind != FROM_NONE)
+            ag_unsupported(r->d, s->branch[i].weigh->span, "weigh: branches over listed blocks have none in this version of attngen");
+}
+
 static void finish(Reader *r) {
     ag_spec_branches_finish(r);
     ag_spec_inputs_finish(r);
     ag_spec_dots_finish(r);
+    check_weighed(r);
 }
 
 Spec *ag_spec_read(Diag *d, uint16_t file, const attngen_dim *dims, size_t ndims) {

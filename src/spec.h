@@ -24,6 +24,7 @@ bool ag_spec_map(Reader *r, const Doc *x, const char *what, const char *example)
 /* A literal from min to max, or an int parameter with such a value, which is fixed at compile time by this. */
 bool ag_spec_fixed(Reader *r, const Doc *x, const char *what, int min, int max, Fixed *out);
 Ast *ag_spec_expression(Reader *r, const Doc *x, const char *what, ExprUse *use); /* NULL after errors; notes the inputs that are read */
+Ast *ag_spec_weigh(Reader *r, const Doc *x, const char *what);                    /* a factor of weights; NULL after errors */
 /* Reports x, which should be one of `names` (NULL-terminated), `expected` in words. */
 void ag_spec_unknown(Reader *r, const Doc *x, const char *what, const char *expected, const char *const *names);
 const Doc *ag_spec_key(const Doc *map, const char *key); /* the key itself, for its place; NULL if absent */

@@ -214,7 +214,7 @@ static bool blocks_fit(Reader *r, const Doc *x, const Branch *b) {
 }
 
 static void read_branch(Reader *r, const Doc *key, const Doc *x) {
-    static const char *const keys[] = {"queries", "keys", "values", "mask", "score", "blocks", "counts", "block", "blocks_per", NULL};
+    static const char *const keys[] = {"queries", "keys", "values", "mask", "score", "weigh", "blocks", "counts", "block", "blocks_per", NULL};
     Branch *b = &r->spec->branch[r->spec->nbranch];
     *b = (Branch){.name = key->text, .counts = -1, .per = {1, 0}, .span = key->span};
     bool ok = ag_spec_check_name(r, key);
@@ -233,7 +233,7 @@ static void read_branch(Reader *r, const Doc *key, const Doc *x) {
 }
 
 void ag_spec_branches(Reader *r, const Doc *x) {
-    static const char *const single[] = {"score", "mask"};
+    static const char *const single[] = {"score", "mask", "weigh"};
     if (!ag_spec_map(r, x, "branches", "{local: {mask: q - k < window}}")) return;
     if (!x->n) ag_error(r->d, x->span, "branches: expected one or more, such as {local: {mask: q - k < window}}");
     for (int i = 0; i < LEN(single); i++) {
@@ -252,6 +252,8 @@ void ag_spec_branch_expressions(Reader *r) {
     for (int i = 0; i < r->spec->nbranch; i++) {
         Branch *b = &r->spec->branch[i];
         const Doc *score = r->branch[i] ? ag_doc_get(r->branch[i], "score") : NULL, *mask = r->branch[i] ? ag_doc_get(r->branch[i], "mask") : NULL;
+        const Doc *weigh = r->branch[i] ? ag_doc_get(r->branch[i], "weigh") : NULL;
+        if (weigh) b->weigh = ag_spec_weigh(r, weigh, what_of(r, b, "weigh"));
         if (score) b->score = ag_spec_expression(r, score, what_of(r, b, "score"), &(ExprUse){.want = T_FLOAT, .nlet = r->spec->nlet});
         if (mask) b->mask = ag_spec_expression(r, mask, what_of(r, b, "mask"), &(ExprUse){.want = T_BOOL, .nlet = r->spec->nlet});
     }

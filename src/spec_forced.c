@@ -3,7 +3,7 @@
 #include "program.h"
 
 bool ag_can_part(const Spec *s, const Branch *b) {
-    if (b->blocks.kind != FROM_DERIVE || s->normalize != NORMALIZE_SOFTMAX || s->plus) return false;
+    if (b->blocks.kind != FROM_DERIVE || s->normalize != NORMALIZE_SOFTMAX || s->plus || b->weigh || ag_puts_out(s, ROWV_MAX)) return false;
     const Derive *x = &s->derive[b->blocks.index];
     int forced = x->first.n + x->local.n;
     return x->causal && forced > 0 && forced < x->count.n;

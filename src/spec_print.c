@@ -175,6 +175,7 @@ static void print_branches(Buf *out, const Spec *spec) {
         }
         if (b->score) print_expression(out, spec, "    ", STR("score"), b->score);
         if (b->mask) print_expression(out, spec, "    ", STR("mask"), b->mask);
+        if (b->weigh) print_expression(out, spec, "    ", STR("weigh"), b->weigh);
     }
 }
 
@@ -212,11 +213,18 @@ void ag_spec_print(Buf *out, const Spec *spec) {
     for (int i = 0; i < spec->nlet; i++) print_expression(out, spec, "  ", spec->let[i].name, spec->let[i].value);
     if (spec->score) print_expression(out, spec, "", STR("score"), spec->score);
     if (spec->mask) print_expression(out, spec, "", STR("mask"), spec->mask);
+    if (spec->weigh) print_expression(out, spec, "", STR("weigh"), spec->weigh);
     if (spec->plus) ag_put(out, "normalize:\n  softmax:\n");
     if (spec->plus) print_expression(out, spec, "    ", STR("plus"), spec->plus);
     static const char *const plain[] = {[NORMALIZE_SUM] = "sum", [NORMALIZE_NONE] = "none"};
     if (spec->eps) ag_put(out, "normalize:\n  sum:\n");
     if (spec->eps) print_expression(out, spec, "    ", STR("eps"), spec->eps);
     if (spec->normalize != NORMALIZE_SOFTMAX && !spec->eps) ag_put(out, "normalize: %s\n", plain[spec->normalize]);
+    if (spec->rows_given) {
+        ag_put(out, "rows: [");
+        for (int i = 0, n = 0; i < ROWV_COUNT; i++)
+            if (spec->rows >> i & 1) ag_put(out, "%s%s", n++ ? ", " : "", ag_row_value_name[i]);
+        ag_put(out, "]\n");
+    }
     if (spec->output) print_expression(out, spec, "", STR("output"), spec->output);
 }

@@ -3,18 +3,42 @@
 
 static int64_t ceil_div(int64_t a, int64_t b) { return a > 0 ? (a + b - 1) / b : 0; }
 
-bool ag_has_lse(const Spec *s) { return s->normalize == NORMALIZE_SOFTMAX && s->nbranch <= 1 && !(s->nbranch && s->output); }
+const char *const ag_row_value_name[] = {[ROWV_LSE] = "lse", [ROWV_MAX] = "max", [ROWV_MEAN] = "mean_weight", NULL};
+
+bool ag_puts_out(const Spec *s, RowValue value) {
+    unsigned rows = s->rows_given ? s->rows : 1u << ROWV_LSE;
+    return rows >> value & 1 && s->normalize == NORMALIZE_SOFTMAX && s->nbranch <= 1 && !(s->nbranch && s->output);
+}
+bool ag_has_lse(const Spec *s) { return ag_puts_out(s, ROWV_LSE); }
+
+bool ag_keeps_maximum(const Spec *s) { return ag_puts_out(s, ROWV_MAX) || s->weigh; }
+
+static int dot_rows(const Ast *e) {
+    int found = e->op == OP_DOT ? e->arg[0]->index : -1;
+    for (int i = 0; i < ag_op[e->op].arity && found < 0; i++) found = dot_rows(e->arg[i]);
+    return found;
+}
+int ag_weigh_rows(const Spec *s) { return s->weigh ? dot_rows(s->weigh) : -1; }
+
+static int means(const Ast *e) {
+    int n = e->op == OP_MEAN;
+    for (int i = 0; i < ag_op[e->op].arity; i++) n += means(e->arg[i]);
+    return n;
+}
+int ag_means(const Spec *s) { return s->output ? means(s->output) : 0; }
+
+bool ag_is_norm(Op op) { return op == OP_RMS_NORM || op == OP_LAYER_NORM; }
 
 static int norms(const Ast *e) {
-    int n = ag_op_has(e->op, 'K') && ag_op[e->op].arity > 0;
+    int n = ag_is_norm(e->op);
     for (int i = 0; i < ag_op[e->op].arity; i++) n += norms(e->arg[i]);
     for (int i = 0; i < e->nsub; i++) n += norms(e->sub[i]);
     return n;
 }
 int ag_norms(const Spec *s) { return s->output ? norms(s->output) : 0; }
 
-/* output_norm spills on sm_80 at D 128, n 64, not at n 48; differential, which reads another result, does at n 48, not at n 32. */
-int ag_output_registers(const Spec *s) { return s->beside ? s->beside : ag_norms(s) ? 8 + 16 * (s->nbranch - 1) : 0; }
+/* At D 128 a second branch and its mean weight spill 56 bytes at n 64, none at n 48.  output_norm spills on sm_80 at D 128, n 64, not at n 48; differential, which reads another result, does at n 48, not at n 32. */
+int ag_output_registers(const Spec *s) { return s->beside ? s->beside : ag_norms(s) ? 8 + 16 * (s->nbranch - 1) : ag_means(s) ? 16 : 0; }
 
 int64_t ag_part_extent(const Spec *spec, int part, int64_t B, const double *scalar) {
     if (part > 1) return (int64_t)scalar[spec->batch[part - 1].param];
@@ -106,8 +130,10 @@ int ag_element_loads(const Spec *spec) {
     enum { WEIGHTS = 2 };
     Reading r = {.spec = spec};
     varies_with(&r, spec->score);
+    if (ag_weigh_rows(spec) >= 0) r.elements += WEIGHTS;           /* a second fragment of products */
     bool weights = r.keys && spec->normalize != NORMALIZE_SOFTMAX; /* retention finds no registers for its distances under wgmma_d128 */
     varies_with(&r, spec->mask);
+    varies_with(&r, spec->weigh);
     return weights && r.elements < WEIGHTS ? WEIGHTS : r.elements;
 }
 

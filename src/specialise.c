@@ -75,27 +75,30 @@ void ag_spz_release(Specialise *s, Block *b, const Ring *r, Ref step) {
 void ag_spz_mma_wait(Specialise *s, Block *b, int n, const char *note) { ag_spz_put(s, b, TI_MMA_WAIT, note)->n = n; }
 
 /* ---- taking the step apart */
-static Block *block_of(Parts *p, const Ins *i, int acc, int weights) {
-    if (p->output) return &p->end;
+static bool is_touched(const Parts *p, int v) {
+    bool touched = false;
+    for (int i = 0; i < p->noutput; i++) touched |= v == p->output[i]->dst || v == p->output[i]->a;
+    return touched;
+}
+static Block *block_of(Parts *p, const Ins *i, bool behind) {
+    if (behind && !is_touched(p, i->dst)) return &p->end;
     if (i->op == TI_FENCE || i->op == TI_SYNC) return &p->show;
-    return i->dst == acc || i->dst == weights ? &p->touches : &p->softmax;
+    return is_touched(p, i->dst) ? &p->touches : &p->softmax;
 }
 
 Parts ag_spz_take_apart(Specialise *s, const Block *step) {
     Parts p = {0};
-    int acc = -1, weights = -1;
-    for (const Ins *i = step->first; i; i = i->next)
-        if (i->op == TI_MMA && !i->trans) {
-            acc = i->dst;
-            weights = i->a;
-        }
+    int left = 0; /* products behind the softmax that are still to come */
     for (const Ins *i = step->first; i; i = i->next) {
-        if (i->op == TI_COPY) continue;
+        if (i->op != TI_MMA) continue;
+        assert(p.nscores < PRODUCTS && p.noutput < PRODUCTS);
         Ins *c = ag_ins_clone(s->k, i);
-        if (i->op == TI_MMA)
-            *(i->trans ? &p.scores : &p.output) = c;
-        else
-            add(block_of(&p, i, acc, weights), c);
+        *(i->trans ? &p.scores[p.nscores++] : &p.output[p.noutput++]) = c;
+    }
+    left = p.noutput;
+    for (const Ins *i = step->first; i; i = i->next) {
+        if (i->op == TI_MMA) left -= !i->trans;
+        if (i->op != TI_COPY && i->op != TI_MMA) add(block_of(&p, i, left == 0), ag_ins_clone(s->k, i));
     }
     if (s->ref < 0) return p;
     Ins *ref = add(&p.end, ag_ins(s->k, TI_MAP, s->ref));
@@ -130,21 +133,23 @@ void ag_spz_append(Specialise *s, Block *to, const Block *from, Ref tile) {
 }
 
 /* ---- products */
-static void product(Specialise *s, Block *to, const Ins *mma, const Ring *r, Ref step, Ref query) {
-    Ins *c = add(to, ag_ins_clone(s->k, mma));
-    c->async = true;
-    c->note = NULL; /* the wait for its tile has it */
-    c->e[0] = ag_spz_stage(s, r, step);
-    if (query) c->e[1] = query;
+static void products(Specialise *s, Block *to, Ins *const *mma, int n, const Ring *r, Ref step, Ref query) {
+    for (int i = 0; i < n; i++) {
+        Ins *c = add(to, ag_ins_clone(s->k, mma[i]));
+        c->async = true;
+        c->note = NULL; /* the wait for its tile has it */
+        c->e[0] = ag_spz_stage(s, r, step);
+        if (query) c->e[1] = query;
+    }
     ag_spz_put(s, to, TI_MMA_COMMIT, NULL);
 }
 void ag_spz_scores(Specialise *s, Block *to, const Parts *p, Ref step, Ref round, const char *what) {
     wait_full(s, to, &s->ring[0], step, what);
-    product(s, to, p->scores, &s->ring[0], step, round ? ag_spz_stage(s, &s->query, round) : 0);
+    products(s, to, p->scores, p->nscores, &s->ring[0], step, round ? ag_spz_stage(s, &s->query, round) : 0);
 }
 void ag_spz_weighted(Specialise *s, Block *to, const Parts *p, Ref step, const char *what) {
     wait_full(s, to, &s->ring[1], step, what);
-    product(s, to, p->output, &s->ring[1], step, 0);
+    products(s, to, p->output, p->noutput, &s->ring[1], step, 0);
 }
 
 /* ---- steps */
@@ -223,7 +228,7 @@ Pair ag_spz_issue_both(Specialise *s, Block *to, const Parts *p) {
 
 void ag_spz_wait_scores(Specialise *s, Block *to) { ag_spz_mma_wait(s, to, 1, "---- when the scores are done: softmax, beside the weighted values"); }
 void ag_spz_wait_weighted(Specialise *s, Block *to, const Parts *p) {
-    const Val *acc = &s->k->val[p->output->dst], *weights = &s->k->val[p->output->a];
+    const Val *acc = &s->k->val[p->output[0]->dst], *weights = &s->k->val[p->output[0]->a];
     const char *note =
         ag_fmt(s->k->arena, "---- when the weighted values are done: %.*s and %.*s may change", STRF(acc->name), STRF(weights->name)).s;
     ag_spz_mma_wait(s, to, 0, note);
@@ -316,21 +321,34 @@ static int barrier(Specialise *s, const char *name, BarrierKind kind, int stages
 }
 static const char *named(Specialise *s, int val, const char *what) { return ag_fmt(s->k->arena, "%.*s_%s", STRF(s->k->val[val].name), what).s; }
 
+/* A tile that is there already has a copy in each of the key loops, all alike: the last one counts. */
+static void add_tile(Ring *r, Ins *copy) {
+    if (!r->copy) *r = (Ring){.val = copy->dst, .full = -1, .empty = -1};
+    if (r->val == copy->dst) {
+        r->copy = copy;
+        return;
+    }
+    int i = 0;
+    while (i < r->nmore && r->more[i] != copy->dst) i++;
+    assert(i < RING_TILES);
+    r->more[i] = copy->dst;
+    r->more_copy[i] = copy;
+    if (i == r->nmore) r->nmore++;
+}
+
 static void find_copies(Specialise *s) {
     for (Ins *i = s->body->first, *next; i; i = next) {
         next = i->next;
         if (i->op == TI_COPY) {
-            s->query = (Ring){.val = i->dst, .copy = i, .full = -1, .empty = -1};
+            add_tile(&s->query, i);
             ag_block_remove(s->body, i);
         }
     }
     for (Ins *l = s->body->first; l; l = l->next) {
         for (Ins *i = l->body.first; ag_spz_is_key_loop(s, l) && i; i = i->next) {
             if (i->op != TI_MMA) continue;
-            Ring *r = &s->ring[i->trans ? 0 : 1];
-            r->val = i->b;
             for (Ins *c = l->body.first; c; c = c->next)
-                if (c->op == TI_COPY && c->dst == i->b) r->copy = c;
+                if (c->op == TI_COPY && c->dst == i->b) add_tile(&s->ring[i->trans ? 0 : 1], c);
         }
     }
 }
@@ -356,10 +374,13 @@ static void tell_tiles(Specialise *s, Block *b) {
 
 static void make_ring(Specialise *s, Ring *r, FieldId stages, bool empty) {
     Kernel *k = s->k;
-    Val *v = &k->val[r->val];
-    v->stages = (int)s->sched->f[stages].v;
-    v->span = s->sched->f[stages].span;
-    v->panels = true;
+    for (int i = -1; i < r->nmore; i++) {
+        Val *x = &k->val[i < 0 ? r->val : r->more[i]];
+        x->stages = (int)s->sched->f[stages].v;
+        x->span = s->sched->f[stages].span;
+        x->panels = true;
+    }
+    const Val *v = &k->val[r->val];
     r->full = barrier(s, named(s, r->val, "full"), BARRIER_MBAR, v->stages, 1);
     if (empty) r->empty = barrier(s, named(s, r->val, "empty"), BARRIER_MBAR, v->stages, k->role[0].warps);
 }

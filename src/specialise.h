@@ -5,16 +5,21 @@
 
 #include "compile.h"
 
+/* Tiles that are filled and released together: a stage of each. */
+enum { RING_TILES = 4, PRODUCTS = 4 };
 typedef struct Ring {
-    int val, full, empty; /* shared value, barriers */
-    Ins *copy;
+    int val, full, empty; /* the first shared value; barriers */
+    Ins *copy;            /* of it; NULL: no tile is there */
+    int more[RING_TILES]; /* the others */
+    Ins *more_copy[RING_TILES];
+    int nmore;
 } Ring;
 
 typedef struct Specialise {
     Kernel *k;
     const Schedule *sched;
     Block *body;  /* of math */
-    Ring ring[2]; /* [0] of the scores' operand, [1] of the weighted values' */
+    Ring ring[2]; /* [0] of the scores' operands, [1] of the weighted values' */
     Ring query;   /* its `empty` is used by persistent blocks only */
     bool overlap, speculate, forward, persistent, dynamic, chained;
     int ref;    /* speculate: per row what plain steps take their weights under, -1; Parts.end sets it */
@@ -35,7 +40,8 @@ typedef struct Specialise {
 
 /* A step of the synchronous kernel, taken apart. */
 typedef struct Parts {
-    Ins *scores, *output;   /* the two products */
+    Ins *scores[PRODUCTS], *output[PRODUCTS]; /* the products before and behind the softmax */
+    int nscores, noutput;
     Block softmax, touches; /* between them: what neither output nor P needs; what writes them */
     Block show, end;        /* what makes P in shared memory seen by the second; behind it */
 } Parts;

@@ -23,13 +23,14 @@ typedef struct Exact {
 
 static bool find_exact(const Kernel *k, const Parts *p, Exact *x) {
     *x = (Exact){0};
+    if (p->nscores != 1 || p->noutput != 1 || k->spec->weigh) return false;
     for (const Ins *i = p->softmax.first; i; i = i->next) {
         if (i->op == TI_REDUCE) *(i->reduce == OP_RMAX ? &x->max : &x->sum) = i;
         if (!x->max || i->op != TI_MAP) continue;
         if (i->dst == x->max->a) x->exp = i;
         if (!x->exp && k->val[i->dst].space == SPACE_ROW && ag_expr_uses(k, i->e[0], OP_VAL, x->max->dst) && !x->ref) x->ref = i;
     }
-    bool all = x->max && x->ref && x->exp && x->sum && x->max->a == p->scores->dst && x->sum->a == p->scores->dst;
+    bool all = x->max && x->ref && x->exp && x->sum && x->max->a == p->scores[0]->dst && x->sum->a == p->scores[0]->dst;
     return all && ag_expr_uses(k, x->exp->e[0], OP_VAL, x->ref->dst) && !ag_expr_uses(k, x->exp->e[0], OP_VAL, x->max->dst);
 }
 
@@ -85,7 +86,7 @@ static void mend(Specialise *s, Block *to, const Parts *p, Ref step, int sum, Re
     Ins *any = ag_spz_put(s, to, TI_ANY, "---- the check: where a row's sum is too large or NaN, the warp does the step again exactly");
     any->e[0] = ag_node_op(&k->nodes, OP_NOT, ag_spz_op(s, OP_LT, ag_kval(k, sum), ag_node_float(&k->nodes, limit)), 0, 0, (Span){0});
     if (masked) any->e[0] = ag_spz_op(s, OP_AND, ag_node_op(&k->nodes, OP_NOT, masked, 0, 0, (Span){0}), any->e[0]);
-    Ins *scores = add(&any->body, ag_ins_clone(k, p->scores));
+    Ins *scores = add(&any->body, ag_ins_clone(k, p->scores[0]));
     scores->note = NULL;
     scores->e[0] = ag_spz_stage(s, &s->ring[0], step);
     if (s->round) scores->e[1] = ag_spz_stage(s, &s->query, s->round);
@@ -126,7 +127,7 @@ static void find_maximum(Specialise *s, Block *to, const Parts *p, const Exact *
 static void rescale_output(Specialise *s, Block *to, const Parts *p, Ref masked) {
     Ins *yes = put_if(s, to, masked, NULL);
     for (const Ins *i = p->touches.first; i; i = i->next)
-        if (i->dst != p->output->a) add(&yes->body, ag_ins_clone(s->k, i));
+        if (i->dst != p->output[0]->a) add(&yes->body, ag_ins_clone(s->k, i));
     ag_spz_append(s, &yes->body, &p->end, 0);
 }
 
@@ -155,7 +156,7 @@ void ag_spz_speculative(Specialise *s, Block *to, const Parts *p, Ref masked) {
     ag_spz_release(s, to, &s->ring[1], issued.weighted);
     if (masked) rescale_output(s, to, p, masked);
     for (const Ins *i = p->touches.first; i; i = i->next)
-        if (i->dst == p->output->a) add(to, ag_ins_clone(k, i)); /* here, so that the scores need not last until the step is mended */
+        if (i->dst == p->output[0]->a) add(to, ag_ins_clone(k, i)); /* here, so that the scores need not last until the step is mended */
     mend(s, to, p, issued.scores, sum, masked);
     Ins *den = ag_spz_put(
         s, to, TI_MAP, ag_fmt(k->arena, "---- the step stands: its sum counts, and %.*s is needed no longer", STRF(k->val[s->ring[0].val].name)).s);

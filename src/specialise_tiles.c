@@ -448,27 +448,40 @@ static void expect(Specialise *s, Block *to, const Ring *r, Ref stage, int bytes
     e->e[1] = ag_spz_num(s, bytes);
 }
 
-static Ins *copy_tile(Specialise *s, Block *to, const Ring *r, Ref stage, const char *note) {
-    const Val *v = &s->k->val[r->val];
-    expect(s, to, r, stage, v->rows * ag_panel_cols(v->cols) * ag_dtype_bytes(v->type), note);
-    Ins *c = add(to, ag_ins_clone(s->k, r->copy));
-    c->async = true;
-    c->bar = r->full;
-    c->e[0] = stage;
-    return c;
+static int tile_bytes(const Specialise *s, int val) {
+    const Val *v = &s->k->val[val];
+    return v->rows * ag_panel_cols(v->cols) * ag_dtype_bytes(v->type);
+}
+
+/* A stage of every tile of the ring; the first of the copies. */
+static Ins *copy_tiles(Specialise *s, Block *to, const Ring *r, Ref stage, const char *note) {
+    int bytes = tile_bytes(s, r->val);
+    Ins *first = NULL;
+    for (int i = 0; i < r->nmore; i++) bytes += tile_bytes(s, r->more[i]);
+    expect(s, to, r, stage, bytes, note);
+    for (int i = -1; i < r->nmore; i++) {
+        Ins *c = add(to, ag_ins_clone(s->k, i < 0 ? r->copy : r->more_copy[i]));
+        c->async = true;
+        c->bar = r->full;
+        c->e[0] = stage;
+        first = first ? first : c;
+    }
+    return first;
 }
 
 static void load_tile(Specialise *s, Block *to, const Ring *r, Ref stage, const Rename *x, Ref row, const char *note) {
-    Ins *c = copy_tile(s, to, r, stage, note);
-    for (int i = 1; x && i < LEN(c->e); i++) c->e[i] = renamed(x, c->e[i]);
-    if (row) c->e[1] = row;
+    for (Ins *c = copy_tiles(s, to, r, stage, note); c; c = c->next) {
+        for (int i = 1; x && i < LEN(c->e); i++) c->e[i] = renamed(x, c->e[i]);
+        if (row) c->e[1] = row;
+    }
 }
 
-/* A tile of zeros: rows from the tensor's end on. */
+/* Tiles of zeros: rows from the tensor's end on. */
 static void load_zeros(Specialise *s, Block *to, const Ring *r, Ref stage, const char *note) {
-    Ins *c = copy_tile(s, to, r, stage, note);
-    c->e[1] = ag_node_leaf(&s->k->nodes, OP_SIZE, T_INT, (int)s->k->tensor[c->a].rows, (Span){0});
-    c->e[3] = c->e[4] = ag_spz_num(s, 0);
+    for (Ins *c = copy_tiles(s, to, r, stage, note); c; c = c->next) {
+        c->e[1] = ag_node_leaf(&s->k->nodes, OP_SIZE, T_INT, (int)s->k->tensor[c->a].rows, (Span){0});
+        c->e[3] = c->e[4] = ag_spz_num(s, 0);
+    }
 }
 
 /* Until the stage of this step is empty. */

@@ -104,8 +104,9 @@ static bool is_mbar(const Check *c, int n) { return n >= 0 && n < c->k->nbarrier
 
 static void check_copy(const Check *c, const Ins *i) {
     require(c, is_in(c, i->dst, SPACE_SHARED), "the destination is not in shared memory");
-    require(c, i->a >= 0 && i->a < TEN_COUNT && c->k->tensor[i->a].rank == 4, "the source is no tensor of rows");
-    if (!is_in(c, i->dst, SPACE_SHARED) || i->a < 0 || i->a >= TEN_COUNT) return;
+    bool rows = i->a >= 0 && i->a < c->k->ntensor && c->k->tensor[i->a].rank == 4 && c->k->tensor[i->a].cols;
+    require(c, rows, "the source is no tensor of rows");
+    if (!is_in(c, i->dst, SPACE_SHARED) || !rows) return;
     require(c, val(c, i->dst)->cols >= c->k->tensor[i->a].cols, "the tile is narrower than the tensor");
     for (int e = 0; e < 5; e++) check_uniform(c, i->e[e], T_INT);
     require(c, !(c->facts & FACT_PIPELINED) || i->async, "a copy is synchronous after pipeline");

@@ -28,16 +28,17 @@ static const struct {
     int rank;
     Size size[4];
 } first[TEN_COUNT] = {
-    [TEN_Q] = {"q", 4, {SZ_B, SZ_HQ, SZ_SQ, SZ_D}},   [TEN_K] = {"k", 4, {SZ_B, SZ_HKV, SZ_SK, SZ_D}},
-    [TEN_V] = {"v", 4, {SZ_B, SZ_HKV, SZ_SK, SZ_DV}}, [TEN_O] = {"o", 4, {SZ_B, SZ_HQ, SZ_SQ, SZ_DV}},
-    [TEN_LSE] = {"lse", 3, {SZ_B, SZ_HQ, SZ_SQ}},
+    [TEN_Q] = {"q", 4, {SZ_B, SZ_HQ, SZ_SQ, SZ_D}},        [TEN_K] = {"k", 4, {SZ_B, SZ_HKV, SZ_SK, SZ_D}},
+    [TEN_V] = {"v", 4, {SZ_B, SZ_HKV, SZ_SK, SZ_DV}},      [TEN_O] = {"o", 4, {SZ_B, SZ_HQ, SZ_SQ, SZ_DV}},
+    [TEN_LSE] = {"lse", 3, {SZ_B, SZ_HQ, SZ_SQ}},          [TEN_MAX] = {"max", 3, {SZ_B, SZ_HQ, SZ_SQ}},
+    [TEN_MEAN] = {"mean_weight", 3, {SZ_B, SZ_HQ, SZ_SQ}},
 };
 
 static void describe(Builder *x) {
     for (int i = 0; i < TEN_COUNT; i++) {
         KernelTensor *t = &x->k->tensor[i];
         *t = (KernelTensor){.name = first[i].name,
-                            .type = i == TEN_LSE ? DT_F32 : x->spec->dtype,
+                            .type = i >= TEN_LSE ? DT_F32 : x->spec->dtype,
                             .rank = first[i].rank,
                             .heads = first[i].size[1],
                             .rows = first[i].size[2],

@@ -23,7 +23,9 @@ bool ag_zero_where_hidden(const Tiler *t, Ref r) {
     switch (n->op) {
     case OP_EXP:
     case OP_EXP2: return neg_inf_where_hidden(t, n->arg[0]);
-    case OP_MUL: return ag_zero_where_hidden(t, n->arg[0]) || ag_zero_where_hidden(t, n->arg[1]);
+    case OP_MUL:
+        return !t->m->spec->weigh &&
+               (ag_zero_where_hidden(t, n->arg[0]) || ag_zero_where_hidden(t, n->arg[1])); /* the factor of a hidden key may be anything, also NaN */
     default: return false;
     }
 }

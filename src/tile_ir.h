@@ -190,8 +190,8 @@ typedef struct Role {
     Block body;
 } Role;
 
-/* The first TEN_COUNT tensors of a kernel are what stands for q, k, v, o and lse, used or not; others follow. */
-enum { KERNEL_TENSORS = 24 };
+/* The first TEN_COUNT tensors of a kernel are what stands for q, k, v, o, lse and the other values of a row, used or not; others follow. */
+enum { KERNEL_TENSORS = 26 };
 typedef struct KernelTensor {
     const char *name;
     DType type;

@@ -100,6 +100,21 @@ static Ref lower_branch(Lower *x, int index, Span at) {
     return x->at->value ? x->at->value : ag_node_intern(x->p, (Node){.op = OP_BRANCH, .type = T_FLOAT, .axes = 1 << AX_D, .span = at});
 }
 
+/* The mean weight of a branch for the query. */
+static Ref lower_mean(Lower *x, int index, Span at) {
+    Kernel *k = x->at->k;
+    if (index == x->at->own) return ag_kval(k, x->at->mean(x->at->payload));
+    KernelTensor t = k->tensor[TEN_MEAN];
+    t.name = ag_fmt(k->arena, "mean_%.*s", STRF(x->at->spec->branch[index].name)).s;
+    t.output = t.optional = false;
+    t.used = t.named = true;
+    t.program = ag_program_mean(x->at->spec, index);
+    int there = find_tensor(k, t.program);
+    Node n = {.op = OP_LOAD, .type = T_FLOAT, .index = there >= 0 ? there : ag_kernel_tensor(k, t), .nsub = 3, .span = at};
+    n.sub[0] = x->at->b, n.sub[1] = x->at->h, n.sub[2] = row(x);
+    return ag_node_intern(x->p, n);
+}
+
 static Ref lower_axis(Lower *x, Axis a) {
     switch (a) {
     case AX_B: return x->at->b;
@@ -152,7 +167,8 @@ static Ref lower_norm(Lower *x, const Ast *e) {
 
 static Ref lower(Lower *x, const Ast *e) {
     if (ag_op_has(e->op, 'L')) return lower_leaf(x, e);
-    if (ag_op_has(e->op, 'K')) return lower_norm(x, e);
+    if (e->op == OP_MEAN) return lower_mean(x, e->arg[0]->index, e->span);
+    if (ag_is_norm(e->op)) return lower_norm(x, e);
     Node n = {.op = e->op, .span = e->span};
     for (int i = 0; i < ag_op[e->op].arity; i++) n.arg[i] = lower(x, e->arg[i]);
     return ag_fold_node(x->p, n);
@@ -184,7 +200,7 @@ static bool reads(const Spec *s, const Ast *e, int branch, bool *seen) {
 bool ag_output_fits(const Spec *s, int branch) {
     enum { OTHER_TENSORS = 8, DIMS = 4, OTHER_SLOTS = 8 };
     bool seen[SPEC_MAX_LETS] = {false};
-    int tensors = OTHER_TENSORS + s->ninput + s->nbranch;
+    int tensors = OTHER_TENSORS + s->ninput + s->nbranch + ag_means(s);
     if (tensors > KERNEL_TENSORS || (tensors - 2) * (1 + DIMS) + OTHER_SLOTS + s->nparam > META_SLOTS) return false;
     return s->output && reads(s, s->output, branch, seen);
 }

@@ -19,7 +19,7 @@ typedef struct Tiler {
     int *fresh, *kept;        /* per carry: value after and before this step's update */
     Ref *todo;                /* bodies still to be computed in this step */
     int ntodo;
-    int shared[TEN_COUNT]; /* per tensor: its shared tile, -1 */
+    int shared[KERNEL_TENSORS]; /* per tensor of the kernel: its shared tile, -1 */
     int b, h, g, row0, q0, q_last, j, tile_m;
     const Branch *listed;                 /* whose block lists say which keys are visited; NULL: all keys are */
     Ref limit;                            /* rows of queries below belong to the tile */

@@ -236,6 +236,14 @@ t "ints for q" 2 "attngen: $tmp/ints.npy: q has 1 dimensions, expected [B, H, S,
 sed 's/b, h, q, d/h, q, d/' "$p" >"$tmp/prog3.yaml"
 t "a captured tensor of another shape" 2 "attngen: ${d}_v.npy: add is [1, 12, 98, 32], expected [12, 98, 32]" run "$tmp/prog3.yaml" -a sm_90 "${in[@]}" --in add=${d}_v.npy --cpu --out o="$tmp/o.npy"
 t "a program without lse" 2 "attngen: prog has no lse" run "$p" -a sm_90 "${in[@]}" --in add=${d}_v.npy --cpu --out o="$tmp/o.npy" --out lse="$tmp/lse.npy"
+rows="$tmp/rows.yaml"
+printf 'attention: rows\nrows: [lse, max]\nmask: k <= q\n' >"$rows"
+t "the largest score of each row" 0 "" run "$rows" -a sm_90 "${in[@]}" --cpu --out max="$tmp/max.npy"
+t "the same by the reference" 0 "" run "$rows" -a sm_90 "${in[@]}" --reference --out max="$tmp/ref.npy" --out lse="$tmp/lse.npy"
+if "$diff" "$tmp/max.npy" "$tmp/ref.npy" 1e-3 >"$tmp/diff" 2>&1; then ok; else no "max: $(cat "$tmp/diff")"; fi
+if "$diff" "$tmp/max.npy" "$tmp/lse.npy" 1e-3 >/dev/null 2>&1; then no "max is the lse"; else ok; fi
+t "a spec without max" 2 "attngen: dense has no max" run dense -a sm_90 "${in[@]}" --cpu --out max="$tmp/max.npy"
+t "no such output" 2 'attngen: --out is one of o lse max mean_weight, not `maximum`' run dense -a sm_90 "${in[@]}" --cpu --out maximum="$tmp/max.npy"
 t "bind a program" 0 "" bind "$p" -a sm_90 -D D=32 -B 1 --heads 4 --sk 64
 is "bind a program, its kernels for few queries" "$(grep -cE '^  prog_(pool0|picks|top_fwd): [0-9]+ blocks' "$tmp/out")" 3
 is "few queries are not merged" "$(grep -c merge0 "$tmp/out")" 0

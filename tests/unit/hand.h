@@ -185,18 +185,18 @@ static inline void outputs(Hand *h) {
     store(h, TI_STORE_ROW, "lse", TEN_LSE);
 }
 static inline void describe_tensors(Kernel *k) {
-    static const char *const name[TEN_COUNT] = {"q", "k", "v", "o", "lse"};
+    static const char *const name[TEN_COUNT] = {"q", "k", "v", "o", "lse", "max", "mean_weight"};
     for (int t = 0; t < TEN_COUNT; t++) {
         bool keys = t == TEN_K || t == TEN_V;
         k->tensor[t] = (KernelTensor){.name = name[t],
-                                      .type = t == TEN_LSE ? DT_F32 : DT_BF16,
-                                      .rank = t == TEN_LSE ? 3 : 4,
-                                      .cols = t == TEN_LSE ? 0 : 16,
+                                      .type = t >= TEN_LSE ? DT_F32 : DT_BF16,
+                                      .rank = t >= TEN_LSE ? 3 : 4,
+                                      .cols = t >= TEN_LSE ? 0 : 16,
                                       .rows = keys ? SZ_SK : SZ_SQ,
                                       .heads = keys ? SZ_HKV : SZ_HQ,
                                       .output = t == TEN_O || t == TEN_LSE,
                                       .optional = t == TEN_LSE,
-                                      .used = true};
+                                      .used = t <= TEN_LSE};
     }
 }
 

@@ -65,7 +65,7 @@ static CacheKey key_of(const char *source) {
 
 static const char *path_of(const CacheKey *k) {
     char name[128];
-    int n = snprintf(name, sizeof name, "v5/%02x/", k->h[0]);
+    int n = snprintf(name, sizeof name, "v6/%02x/", k->h[0]);
     for (int i = 1; i < 16; i++) n += snprintf(name + n, sizeof name - (size_t)n, "%02x", k->h[i]);
     snprintf(name + n, sizeof name - (size_t)n, ".agk");
     return in_root(name);
@@ -141,7 +141,7 @@ static void test_modes(void **state) {
     umask(old);
     assert_int_equal(stat(path_of(&k), &st), 0);
     assert_int_equal(st.st_mode & 07777, 0600);
-    assert_int_equal(stat(in_root("v5"), &st), 0);
+    assert_int_equal(stat(in_root("v6"), &st), 0);
     assert_int_equal(st.st_mode & 07777, 0700);
     ag_cache_close(c);
 }
@@ -272,7 +272,7 @@ static void test_planted_folder_link(void **state) {
     CacheEntry e = entry();
     assert_int_equal(mkdir(in_root("cache"), 0700), 0);
     assert_int_equal(mkdir(in_root("elsewhere"), 0700), 0);
-    assert_int_equal(symlink(in_root("elsewhere"), in_root("cache/v5")), 0);
+    assert_int_equal(symlink(in_root("elsewhere"), in_root("cache/v6")), 0);
     Cache *c = ag_cache_open(in_root("cache"), NULL, on_warn, &w);
     ag_cache_store(c, &k, &e);
     ag_cache_store(c, &k, &e);
@@ -433,12 +433,12 @@ static int store_read_only(void) {
     if (geteuid() == 0 && (chown(root, 12345, 12345) != 0 || setresgid(12345, 12345, 12345) != 0 || setresuid(12345, 12345, 12345) != 0)) return 2;
     Cache *c = ag_cache_open(root, NULL, on_warn, &w);
     ag_cache_store(c, &k, &e);
-    if (w.n || chmod(in_root("v5"), 0500) != 0) return 3;
+    if (w.n || chmod(in_root("v6"), 0500) != 0) return 3;
     ag_cache_store(c, &other, &e);
     ag_cache_store(c, &other, &e);
     bool hit = ag_cache_load(c, &k, &x) && is_entry(&x);
     ag_cache_close(c);
-    return chmod(in_root("v5"), 0700) != 0 || !hit || w.n != 1 || !strstr(w.last, "Permission denied");
+    return chmod(in_root("v6"), 0700) != 0 || !hit || w.n != 1 || !strstr(w.last, "Permission denied");
 }
 
 static int in_child(int (*f)(void)) {
@@ -529,8 +529,8 @@ static void test_stale_temporaries(void **state) {
     char old_file[600], new_file[600];
     Cache *c = ag_cache_open(root, NULL, NULL, NULL);
     ag_cache_store(c, &k, &e);
-    snprintf(old_file, sizeof old_file, "%s/v5/%02x/.tmp-1-0", root, k.h[0]);
-    snprintf(new_file, sizeof new_file, "%s/v5/%02x/.tmp-1-1", root, k.h[0]);
+    snprintf(old_file, sizeof old_file, "%s/v6/%02x/.tmp-1-0", root, k.h[0]);
+    snprintf(new_file, sizeof new_file, "%s/v6/%02x/.tmp-1-1", root, k.h[0]);
     write_file(old_file, "x", 1);
     write_file(new_file, "x", 1);
     struct timespec t[2] = {{time(NULL) - 7200, 0}, {time(NULL) - 7200, 0}};
@@ -572,7 +572,7 @@ static void test_list_and_clear(void **state) {
     assert_string_equal(strchr(second, '\n'), "\n");
     assert_int_equal(ag_cache_list(c, stop, &calls), ATTNGEN_E_IO);
     assert_int_equal(calls, 1);
-    snprintf(foreign, sizeof foreign, "%s/cache/v5/%02x/notes.txt", root, k.h[0]);
+    snprintf(foreign, sizeof foreign, "%s/cache/v6/%02x/notes.txt", root, k.h[0]);
     write_file(foreign, "x", 1);
     assert_int_equal(ag_cache_clear(c, &removed), ATTNGEN_OK);
     assert_int_equal(removed, 2);

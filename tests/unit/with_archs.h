@@ -39,22 +39,26 @@ static inline char *result(const Compilation *c, const Case *shape, bool extreme
     ag_putn(&text, "", 0);
     assert_true(ag_check_data(&d, shape, spec, 11));
     if (extreme) make_extreme(&d);
-    double *o = doubles(&d.call, spec->Dv), *lse = doubles(&d.call, 1), *spread = doubles(&d.call, 1);
+    double *o = doubles(&d.call, spec->Dv), *value[ROWV_COUNT], *spread = doubles(&d.call, 1);
     double *naive_o = doubles(&d.call, spec->Dv), *naive_lse = doubles(&d.call, 1);
+    for (int i = 0; i < ROWV_COUNT; i++) value[i] = doubles(&d.call, 1);
+    double *lse = value[ROWV_LSE];
     bool program = spec->nbranch > 0;
-    assert_true((program ? ag_reference_spread(spec, &d.call, o, lse, spread) : ag_reference(spec, &d.call, o, lse)) &&
+    assert_true((program ? ag_reference_spread(spec, &d.call, o, lse, spread) : ag_reference_values(spec, &d.call, o, value)) &&
                 ag_naive(spec, &d.call, naive_o, naive_lse));
     ag_check_poison(&d, spec);
     if (ag_simulate_program(c, &d.call, &buffers, &text)) {
         ErrorBound bound = ag_error_bound(c->numerics);
         bound.spread = program ? spread : NULL;
         Comparison r = ag_compare(spec, &d.call, bound, o, lse, naive_o);
+        for (int i = ROWV_LSE + 1; i < ROWV_COUNT; i++) ag_compare_value(&r, &d.call, (RowValue)i, value[i], bound.lse);
         ag_put(&text, "%s", r.text);
         if (r.ok && !ag_check_surroundings(&d)) ag_put(&text, "memory around the outputs was written");
     }
     ag_program_buffers_free(&buffers);
     ag_check_data_free(&d);
-    free(o), free(lse), free(spread), free(naive_o), free(naive_lse);
+    for (int i = 0; i < ROWV_COUNT; i++) free(value[i]);
+    free(o), free(spread), free(naive_o), free(naive_lse);
     return text.s;
 }
 

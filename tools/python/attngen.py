@@ -202,11 +202,12 @@ class Program:
             self._calls[key] = call
         return call
 
-    def prepare(self, q, k, v, o, lse=None, offset=None, **more):
+    def prepare(self, q, k, v, o, lse=None, offset=None, max=None, mean_weight=None, **more):
         """Checks, binds and loads for tensors of this kind without a launch: the first call may then be captured into a CUDA graph.  Says how they are
         moved, '' if by TMA or 16-byte pieces: for what TMA cannot move, a kernel for the portable target is compiled here, or else by the first call."""
         inputs, scalars = _inputs_and_scalars(more)
-        tensors = {"q": q, "k": k, "v": v, "o": o, **({} if lse is None else {"lse": lse}), **inputs}
+        rows = {name: x for name, x in (("lse", lse), ("max", max), ("mean_weight", mean_weight)) if x is not None}
+        tensors = {"q": q, "k": k, "v": v, "o": o, **rows, **inputs}
         handle, _, array, _, template, names = self._lookup(tensors, offset, scalars)
         text = ctypes.create_string_buffer(2048)
         status = _lib.attngen_explain(handle, array.from_buffer(self._fill(template, tensors, names)), array._length_, text, len(text))
@@ -285,8 +286,9 @@ class Program:
             at += ctypes.sizeof(_Arg)
         return args
 
-    def __call__(self, q, k, v, o=None, lse=None, offset=None, stream=None, workspace=None, **more):
-        """O [B, Hq, Sq, Dv], or (O, LSE [B, Hq, Sq] float32) if lse is True or a tensor.  offset: position of query 0 minus that of key 0,
+    def __call__(self, q, k, v, o=None, lse=None, offset=None, stream=None, workspace=None, max=None, mean_weight=None, **more):
+        """O [B, Hq, Sq, Dv], or (O, LSE [B, Hq, Sq] float32) if lse is True or a tensor; likewise, behind it, max and mean_weight of specs whose `rows` has
+        them.  offset: position of query 0 minus that of key 0,
         by default Sk - Sq.  stream: a torch.cuda.Stream or a raw handle, by default the current one.  more: scale and the spec's parameters; its
         captured tensors, CUDA tensors of the types and dims that the spec says, any strides.
         workspace: workspace_bytes() bytes or more, a uint8 CUDA tensor that is all 0 before its first launch; every launch leaves it fit for
@@ -297,10 +299,12 @@ class Program:
             o = torch.empty((*q.shape[:3], self.info.Dv), dtype=q.dtype, device=q.device)
         inputs, scalars = _inputs_and_scalars(more)
         tensors = {"q": q, "k": k, "v": v, "o": o, **inputs}
-        if lse is True:
-            lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-        if lse is not None and lse is not False:
-            tensors["lse"] = lse
+        rows = []
+        for name, x in (("lse", lse), ("max", max), ("mean_weight", mean_weight)):
+            if x is None or x is False:
+                continue
+            tensors[name] = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if x is True else x
+            rows.append(tensors[name])
         handle, size, array, _, template, names = self._lookup(tensors, offset, scalars)
         args = self._fill(template, tensors, names)
         if stream is None:
@@ -313,7 +317,7 @@ class Program:
         status = _lib.attngen_launch(handle, array.from_buffer(args), array._length_, data, room, getattr(stream, "cuda_stream", stream))
         if status:
             raise Error(status, _lib.attngen_launch_errmsg().decode(errors="replace"))
-        return o if "lse" not in tensors else (o, lse)
+        return (o, *rows) if rows else o
 
 
 def launch_notes():
