@@ -379,7 +379,7 @@ static void test_text(void **state) {
                                       "    if ((int)threadIdx.x < 255 && row < args.Sq) {\n",
                                       "        const int u_doc = args.u_doc[b * args.s0_doc + row * args.s1_doc];\n",
                                       "= load_8<f16_in>(args.u_table + u_doc * args.s0_table + d0 * args.s1_table, args.s1_table, "
-                                      "inside(u_doc, 10) ? 20 - d0 : 0, args.vec & 64);\n",
+                                      "inside(u_doc, 10) ? 20 - d0 : 0, args.vec & 256);\n",
                                       NULL};
     char *nsa = file("nsa");
     lines = pool;
