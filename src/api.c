@@ -503,7 +503,7 @@ static attngen_status check_inputs(attngen_context *ctx, const Inputs *in) {
 
 /* For ctx->arch, or for ctx->portable if the schedule wants that. */
 static Compilation *compile_text(const attngen_context *ctx, const Inputs *in) {
-    Request r = {in->spec, in->schedule, ctx->arch, in->dims, in->ndims, NULL, ctx->debug_hang, 0, ctx->alone};
+    Request r = {in->spec, in->schedule, ctx->arch, in->dims, in->ndims, NULL, ctx->debug_hang, 0, ctx->alone, false};
     Compilation *c = ag_compile(&r);
     if (!c || c->diag.status != ATTNGEN_E_UNSUPPORTED || !c->sched || !ctx->portable) return c;
     if (ag_schedule_is_for(c->sched, ag_target_find(ctx->arch)) || !ag_schedule_is_for(c->sched, ctx->portable)) return c;

@@ -192,6 +192,7 @@ static void compile_plain(Compilation *c, const Request *r) {
     if (checks_wanted(r)) check_ir(fn, false);
     ag_stop_if_errors(fn->d);
     fn->classified = !r->alone;
+    fn->mapped = r->mapped;
     if (!(r->after && strcmp(r->after, "lower") == 0)) ag_run_passes(fn, r);
     if (fn->facts & FACT_PLACED && fn->kernel->tiles) {
         Fn part = *fn;
@@ -258,12 +259,12 @@ Compilation *ag_compile(const Request *r) {
 
 Compilation *ag_compile_text(const attngen_source *spec, const attngen_source *schedule, const char *arch, const attngen_dim *dims, size_t ndims,
                              const char *after) {
-    return ag_compile(&(Request){spec, schedule, arch, dims, ndims, after, false, 0, false});
+    return ag_compile(&(Request){spec, schedule, arch, dims, ndims, after, false, 0, false, false});
 }
 
 Compilation *ag_compile_again(const Compilation *c, const char *after) {
     attngen_source spec = source_of(&c->diag.file[1]), schedule = source_of(&c->diag.file[2]);
-    return ag_compile(&(Request){&spec, &schedule, c->fn.target->name, c->dims, c->ndims, after, c->debug_hang, 0, false});
+    return ag_compile(&(Request){&spec, &schedule, c->fn.target->name, c->dims, c->ndims, after, c->debug_hang, 0, false, false});
 }
 
 void ag_compilation_free(Compilation *c) {

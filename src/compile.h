@@ -37,6 +37,7 @@ typedef struct Fn {
         apart; /* of its listed blocks those that the selection forces are attended to by a kernel before, whose result and LSE it takes in (tile_forced.c) */
     int united; /* else: neighbouring queries of a tile, whose loop runs over the union of their lists; 0: one list has all queries of a tile */
     const Derive *pool; /* whose rows its keys are; NULL */
+    bool mapped;        /* Request.mapped */
     bool classified;    /* a kernel before maps the key tiles of each query tile (tile_classify.c) */
 } Fn;
 
@@ -92,6 +93,7 @@ typedef struct Request {
     bool debug_hang;   /* Kernel.bounded, where there are mbarriers */
     int united;        /* Fn.united, for tests; 0: as loop.lists says */
     bool alone;        /* no kernel before that classifies tiles: the program needs no buffers */
+    bool mapped;       /* for tests: one for every mask of a spec without branches, whatever it saves */
 } Request;
 
 /* The passes of the list over fn, which is lowered; fewer if r->after says so. */
@@ -106,7 +108,16 @@ bool ag_is_classified(const Fn *fn);
 void ag_tile_map(Kernel *k, const Fn *fn);                                  /* makes k->tiles */
 Ref ag_tile_row(Kernel *k, const Fn *fn, Ref b, Ref h, Ref tiles_m, Ref m); /* where in it the bits of a query tile begin */
 Ref ag_tile_head(Kernel *k, Ref row, int what);                             /* MAP_* of a row */
-Kernel *ag_build_classify(const Fn *fn);                                    /* the kernel that makes it, of fn after all passes */
+/* tile_count.c: what a tile of queries makes of a tile of keys: number j of them is kind[j]. */
+enum { TILE_HIDDEN, TILE_PARTIAL, TILE_WHOLE };
+typedef struct TilePlace {
+    const Spec *spec;
+    const HostCall *call;
+    int64_t b, h, q_first, q_last; /* positions */
+} TilePlace;
+void ag_tiles_by_range(const Math *m, const TilePlace *at, int keys, uint8_t *kind); /* visited with and without a mask, by the bounds alone */
+bool ag_map_pays(const Fn *fn);          /* would a map leave out enough of those?  The mask reads no tensor */
+Kernel *ag_build_classify(const Fn *fn); /* the kernel that makes it, of fn after all passes */
 /* program.c: makes c->part of a spec with branches. */
 void ag_build_prologue(Compilation *c); /* program.c: kernels of the rows that a prologue changes */
 void ag_link_prologue(Compilation *c);  /* program.c: what they make stands for q and k in all other kernels */

@@ -83,8 +83,24 @@ static Ref add(Ranges *g, Ref a, Ref b) {
     return x.op == OP_NEG ? subtract(g, b, x.arg[0]) : y.op == OP_NEG ? subtract(g, a, y.arg[0]) : ag_rg_op(g, OP_ADD, a, b);
 }
 
+/* Where tiles of keys are asked too, a kernel does it, and that can ask besides whether numbers are as small as they are in practice: parameters could make any of them leave
+ * 32 bits.  SMALL: two of them and their sum do not. */
+enum { SMALL = 1 << 29 };
+static void assume_between(Ranges *g, Ref lo, Ref hi, int64_t least, int64_t most) {
+    ag_rg_assume(g, ag_rg_op(g, OP_GE, lo, ag_rg_num(g, least)));
+    ag_rg_assume(g, ag_rg_op(g, OP_LE, hi, ag_rg_num(g, most)));
+}
+static Extent small(Ranges *g, Extent x) {
+    if (!x.ok || (x.least >= -SMALL && x.most <= SMALL)) return x;
+    assume_between(g, x.lo, x.hi, -SMALL, SMALL);
+    x.least = ag_max64(x.least, -SMALL), x.most = ag_min64(x.most, SMALL);
+    return x;
+}
+static bool is_too_large(const Ranges *g, Extent a, Extent b, Extent result) { return g->bounded && a.ok && b.ok && !result.ok; }
+
 Extent ag_rg_sum(Ranges *g, Extent a, Extent b) {
     Extent x = extent(0, 0, a.least + b.least, a.most + b.most);
+    if (is_too_large(g, a, b, x)) return ag_rg_sum(g, small(g, a), small(g, b));
     if (!a.ok || !b.ok || !x.ok) return no_extent;
     x.lo = add(g, a.lo, b.lo), x.hi = add(g, a.hi, b.hi);
     return x;
@@ -92,12 +108,14 @@ Extent ag_rg_sum(Ranges *g, Extent a, Extent b) {
 
 Extent ag_rg_difference(Ranges *g, Extent a, Extent b) {
     Extent x = extent(0, 0, a.least - b.most, a.most - b.least);
+    if (is_too_large(g, a, b, x)) return ag_rg_difference(g, small(g, a), small(g, b));
     if (!a.ok || !b.ok || !x.ok) return no_extent;
     x.lo = subtract(g, a.lo, b.hi), x.hi = subtract(g, a.hi, b.lo);
     return x;
 }
 
 Extent ag_rg_step(Ranges *g, Extent a, int64_t by) {
+    if (g->bounded && a.ok && !fits(a.least + by, a.most + by) && magnitude(by) < SMALL) a = small(g, a);
     return a.ok ? extent(plus(g, a.lo, by), plus(g, a.hi, by), a.least + by, a.most + by) : no_extent;
 }
 
@@ -130,12 +148,27 @@ static Extent multiples(Ranges *g, Quotient lo, Quotient hi, Ref c, Span64 by) {
     return fits(least, most) ? extent(multiple(g, lo, c), multiple(g, hi, c), least, most) : no_extent;
 }
 
+/* a * c, which a kernel asks to be small. */
+static Extent small_product(Ranges *g, Extent a, Ref c) {
+    assume_between(g, c, c, -SMALL, SMALL);
+    Ref by = ag_rg_op(g, OP_MAX, ag_fold_node(g->p, (Node){.op = OP_ABS, .arg = {c}}), ag_rg_num(g, 1)),
+        most = ag_rg_op(g, OP_FLOORDIV, ag_rg_num(g, SMALL), by);
+    ag_rg_assume(g, ag_rg_op(g, OP_LE, a.hi, most));
+    ag_rg_assume(g, ag_rg_op(g, OP_GE, a.lo, subtract(g, ag_rg_num(g, 0), most)));
+    Ref p = ag_rg_op(g, OP_MUL, a.lo, c), q = ag_rg_op(g, OP_MUL, a.hi, c);
+    return extent(ag_rg_op(g, OP_MIN, p, q), ag_rg_op(g, OP_MAX, p, q), -SMALL, SMALL);
+}
+
 Extent ag_rg_times(Ranges *g, Extent a, Ref c) {
     Span64 by, r;
     Quotient lo, hi;
     if (!a.ok || !reach(g, c, &by)) return no_extent;
-    if (is_quotient(g, a.lo, c, &lo) && is_quotient(g, a.hi, c, &hi)) return multiples(g, lo, hi, c, by);
+    if (is_quotient(g, a.lo, c, &lo) && is_quotient(g, a.hi, c, &hi)) {
+        Extent x = multiples(g, lo, hi, c, by);
+        if (x.ok || !g->bounded) return x;
+    }
     r = ag_product_reach((Span64){a.least, a.most}, by);
+    if (!fits(r.lo, r.hi) && g->bounded) return small_product(g, small(g, a), c);
     if (!fits(r.lo, r.hi)) return no_extent;
     Ref p = ag_rg_op(g, OP_MUL, a.lo, c), q = ag_rg_op(g, OP_MUL, a.hi, c);
     if (by.lo >= 0) return extent(p, q, r.lo, r.hi);
@@ -162,9 +195,10 @@ static Extent remainder_of(Ranges *g, Extent a, Ref c) {
     Span64 by;
     if (!a.ok || !positive(g, c) || !reach(g, c, &by)) return no_extent;
     if (a.least >= 0 && a.most < by.lo) return a;
+    int64_t most = g->bounded && a.least >= 0 ? ag_min64(a.most, by.hi - 1) : by.hi - 1;
     Ref one_round = ag_rg_op(g, OP_EQ, ag_rg_op(g, OP_FLOORDIV, a.lo, c), ag_rg_op(g, OP_FLOORDIV, a.hi, c));
     return extent(ag_rg_select(g, one_round, ag_rg_op(g, OP_MOD, a.lo, c), ag_rg_num(g, 0)),
-                  ag_rg_select(g, one_round, ag_rg_op(g, OP_MOD, a.hi, c), plus(g, c, -1)), 0, by.hi - 1);
+                  ag_rg_select(g, one_round, ag_rg_op(g, OP_MOD, a.hi, c), plus(g, c, -1)), 0, most);
 }
 
 static Extent pairwise(Ranges *g, Op op, Extent a, Extent b) {
@@ -271,6 +305,14 @@ static Truth comparison(Ranges *g, const Node *n) {
 
 static Ref not_of(Ranges *g, Ref r) { return ag_fold_node(g->p, (Node){.op = OP_NOT, .arg = {r}}); }
 
+/* (c and a) or (not c and b); all meet it, too, if all meet a and b. */
+static Truth chosen(Ranges *g, const Node *n) {
+    Truth c = ag_rg_truth(g, n->arg[0]), a = ag_rg_truth(g, n->arg[1]), b = ag_rg_truth(g, n->arg[2]);
+    Ref may = ag_rg_op(g, OP_OR, ag_rg_op(g, OP_AND, c.may, a.may), ag_rg_op(g, OP_AND, not_of(g, c.must), b.may));
+    Ref must = ag_rg_op(g, OP_OR, ag_rg_op(g, OP_AND, c.must, a.must), ag_rg_op(g, OP_AND, not_of(g, c.may), b.must));
+    return (Truth){may, ag_rg_op(g, OP_OR, must, ag_rg_op(g, OP_AND, a.must, b.must))};
+}
+
 Truth ag_rg_truth(Ranges *g, Ref r) {
     const Node n = g->p->n[r];
     const Truth open = {ag_node_bool(g->p, true), ag_node_bool(g->p, false)};
@@ -284,6 +326,7 @@ Truth ag_rg_truth(Ranges *g, Ref r) {
         Truth a = ag_rg_truth(g, n.arg[0]);
         return (Truth){not_of(g, a.must), not_of(g, a.may)};
     }
+    if (n.op == OP_SELECT) return chosen(g, &n);
     if (n.op != OP_AND && n.op != OP_OR) return comparison(g, &n);
     Truth a = ag_rg_truth(g, n.arg[0]), b = ag_rg_truth(g, n.arg[1]);
     return (Truth){ag_rg_op(g, n.op, a.may, b.may), ag_rg_op(g, n.op, a.must, b.must)};

@@ -61,6 +61,9 @@ Extent ag_rg_difference(Ranges *g, Extent a, Extent b);
 Extent ag_rg_step(Ranges *g, Extent a, int64_t by); /* a + by */
 Extent ag_rg_times(Ranges *g, Extent a, Ref c);     /* a * c, c the same for all of the tile */
 
+/* ---- tile_classify.c: what interval arithmetic says of a tile of queries and one of keys; elements that have to be bounded are added to `bounded` */
+Truth ag_tile_truth(const Fn *fn, Nodes *p, Ref mask, Bounded *bounded);
+
 /* ---- range_solve.c: the keys for which f is between the bounds */
 KeyRange ag_rg_solve(Ranges *g, Ref f, Between b);
 

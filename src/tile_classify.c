@@ -33,7 +33,7 @@ bool ag_is_classified(const Fn *fn) {
         for (int i = 0; i < ag_op[n->op].arity; i++) live[n->arg[i]] = true;
         for (int i = 0; i < n->nsub; i++) live[n->sub[i]] = true;
     }
-    return found;
+    return found || fn->mapped || ag_map_pays(fn);
 }
 
 /* ---- where the map is: rows [B or 1, Hq or 1, query tiles], each of MAP_HEAD words and a bit for each key tile */
@@ -181,24 +181,24 @@ static void range_of_tiles(Builder *x, Ins *i) {
 }
 
 /* What interval arithmetic says of a tile: what it takes for granted is asked with it. */
-static Truth truth_of(Builder *x, Math *m) {
-    bool one_head = !x->fn->sched->f[F_PACK_GQA].v;
-    Ranges g = {.spec = m->spec,
-                .p = &m->nodes,
+Truth ag_tile_truth(const Fn *fn, Nodes *p, Ref mask, Bounded *bounded) {
+    bool one_head = !fn->sched->f[F_PACK_GQA].v;
+    Ranges g = {.spec = fn->math->spec,
+                .p = p,
                 .keys = AG_POSITION_LIMIT,
                 .tile = (uint8_t)(1 << AX_B | 1 << AX_G | (one_head ? 1 << AX_H : 0)),
                 .budget = 4096,
-                .bounded = &x->bounded};
-    Truth t = ag_rg_truth(&g, m->range.mask);
+                .bounded = bounded};
+    Truth t = ag_rg_truth(&g, mask);
     if (!g.assumed) return t;
-    Ref unknown = ag_fold_node(&m->nodes, (Node){.op = OP_NOT, .arg = {g.assumed}});
+    Ref unknown = ag_fold_node(p, (Node){.op = OP_NOT, .arg = {g.assumed}});
     return (Truth){ag_rg_op(&g, OP_OR, t.may, unknown), ag_rg_op(&g, OP_AND, t.must, g.assumed)};
 }
 
 Kernel *ag_build_classify(const Fn *fn) {
     Builder x = {.fn = fn, .k = begin(fn)};
     Kernel *k = x.k;
-    Truth t = truth_of(&x, fn->math);
+    Truth t = ag_tile_truth(fn, &fn->math->nodes, fn->math->range.mask, &x.bounded);
     Ref row = place(&x);
     x.k_first = ag_val_scalar(k, "k_first", T_INT);
     x.k_last = ag_val_scalar(k, "k_last", T_INT);

@@ -2,6 +2,7 @@
 #include "with_schedule.h"
 
 #include "program.h"
+#include "with_masks.h"
 
 static const attngen_dim D16[] = {{"D", 16}, {NULL, 0}};
 static const Case shapes[] = {{.B = 1, .Hkv = 2, .group = 1, .Sq = 65, .Sk = 65, .offset = ATTNGEN_ALIGN_END},
@@ -146,6 +147,87 @@ static void test_maps(void **state) {
         }
 }
 
+/* ---- masks of positions and scalars */
+
+static Compilation *compile_mapped(const char *spec, const Schedule *s, const char *arch, bool mapped) {
+    Buf text = {0};
+    ag_schedule_print(&text, s);
+    const attngen_source a = {"spec.yaml", spec, strlen(spec)}, b = {"schedule.yaml", text.s, text.n};
+    Compilation *c = ag_compile(&(Request){&a, &b, arch, D16, 1, NULL, false, 0, false, mapped});
+    assert_non_null(c);
+    ag_buf_free(&text);
+    return c;
+}
+
+/* The map against the mask in double, and the result: what bounds say of random masks drops no visible key, and tells no tile with a hidden key from those that need a mask.  The
+ * scalars are not known when the kernel is made, and may make nonsense of a mask. */
+static void run_random(const Compilation *c, const Case *shape) {
+    CaseData d;
+    ProgramBuffers buffers;
+    Buf message = {0}, wrong = {0};
+    uint8_t by = c->fn.math->nodes.n[c->fn.math->range.mask].axes;
+    ag_putn(&wrong, "", 0);
+    assert_true(ag_check_data(&d, shape, c->fn.spec, 5));
+    ag_check_poison(&d, c->fn.spec);
+    if (!ag_simulate_program(c, &d.call, &buffers, &message)) fail_msg("%s: %s", c->diag.file[1].text.s, message.s);
+    check_map(c, &d.call, &buffers.tensor[ag_program_tiles(c->fn.spec)], by >> AX_B & 1, by & (1 << AX_H | 1 << AX_G));
+    judge(c, &d, 1, &wrong);
+    if (wrong.n) fail_msg("%s: %s", c->diag.file[1].text.s, wrong.s);
+    ag_program_buffers_free(&buffers);
+    ag_check_data_free(&d);
+    ag_buf_free(&wrong);
+}
+
+static void test_random(void **state) {
+    (void)state;
+    static const Case cases[] = {{.B = 1, .Hkv = 2, .group = 1, .Sq = 70, .Sk = 161, .offset = ATTNGEN_ALIGN_END},
+                                 {.B = 2, .Hkv = 1, .group = 1, .Sq = 40, .Sk = 100, .offset = 30},
+                                 {.B = 1, .Hkv = 1, .group = 1, .Sq = 100, .Sk = 50, .offset = -20}};
+    int mapped = 0;
+    for (int i = 0; i < 160; i++) {
+        Buf mask = {0}, spec = {0};
+        put_condition(&mask, 3);
+        int c = roll(8) ? 1 + (int)roll(40) : roll(2) ? (int)roll(3) - 2 : 1 << 29;
+        ag_put(&spec, "attention: a\nparams: {w: {int: %d}, c: {int: %d}}\nmask: %s\n", (int)roll(80), c, mask.s);
+        Schedule s = i % 4 ? small_schedule() : small_wgmma(1);
+        Compilation *x = compile_mapped(spec.s, &s, i % 4 ? "sm_80" : "sm_90a", true);
+        must_compile(x);
+        mapped += x->npart == 2; /* a constant mask has no map */
+        if (x->npart == 2) run_random(x, &cases[i % LEN(cases)]);
+        ag_compilation_free(x);
+        ag_buf_free(&mask);
+        ag_buf_free(&spec);
+    }
+    assert_true(mapped > 120);
+}
+
+/* Where bounds of positions leave many tiles that no query needs, and only there. */
+static void test_pays(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        bool map;
+    } row[] = {
+        {"mask: k <= q", false},
+        {"mask: abs(q - k) < 300 or k < 64", false},
+        {"mask: k <= q and (q - k) % 4 == 0", false},   /* every tile has a visible key */
+        {"mask: k <= q and (q - k) % 1024 < 64", true}, /* one tile of sixteen or so */
+        {"mask: k // 512 == q // 512", false},
+        {"mask: k < 64 or q - k < 64 and k <= q or 1000 <= k < 1100", true}, /* two gaps */
+        {"params: {w: {int: 64}}\nmask: k % max(w, 1) == q % max(w, 1)", false},
+        {"params: {w: {int: 1024}}\nmask: k % max(w, 1) == q % max(w, 1)", true}, /* by the default: any value is right */
+    };
+    for (int i = 0; i < LEN(row); i++) {
+        Buf spec = {0};
+        ag_put(&spec, "attention: a\n%s\n", row[i].spec);
+        Compilation *c = compile_raw(spec.s, "schema: attngen.schedule/1\n", "sm_80", D16, NULL);
+        must_compile(c);
+        if ((c->npart == 2) != row[i].map) fail_msg("%s: %d kernels", row[i].spec, c->npart);
+        ag_compilation_free(c);
+        ag_buf_free(&spec);
+    }
+}
+
 /* Masks whose tiles follow from positions and scalars, or from ints by batch and head, need no look at tensors. */
 static void test_without(void **state) {
     (void)state;
@@ -224,7 +306,8 @@ static void test_arguments(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_maps), cmocka_unit_test(test_without), cmocka_unit_test(test_broken),
-                                       cmocka_unit_test(test_workspace), cmocka_unit_test(test_arguments)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_maps),     cmocka_unit_test(test_random), cmocka_unit_test(test_pays),
+                                       cmocka_unit_test(test_without),  cmocka_unit_test(test_broken), cmocka_unit_test(test_workspace),
+                                       cmocka_unit_test(test_arguments)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -404,7 +404,7 @@ static void test_dump(void **state) {
     (void)state;
     static const char *const pool[] = {"grid    ceildiv(max(ceildiv(Sk - 4, 2), 0), 64) * Hkv * B\n", "load1   k[B, Hkv, Sk, 32] bf16\n",
                                        "  pool kw[b, g, rows row0 ..] = mean of 5 rows, one every 2 of k weighted by w\n", NULL};
-    static const char *const output[] = {"  each o[b, h, rows row0 ..] = load5[b, h, q - off, d] - bias * load6[b, h, q - off, d]\n", NULL};
+    static const char *const output[] = {"  each o[b, h, rows row0 ..] = load7[b, h, q - off, d] - bias * load8[b, h, q - off, d]\n", NULL};
     char *a = without(POOLS_ALL, "  k1:"), *spec = without(a, "  v1:");
     lines = pool;
     run_with(spec, (Work){.n = {.D = 32, .Dv = 32}, .use = has_dump, .derive = 4}, "");
