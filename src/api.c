@@ -335,18 +335,22 @@ unsigned ag_nvrtc_flags(const Compilation *c, bool ptx) { return (ptx ? NVRTC_PT
 /* Bytes stored and loaded again in all: what is put aside once per tile, not in every step. */
 enum { SPILLS_TOLERATED = 32 };
 
+static bool spills(const attngen_program *p) { return p->spill_bytes > SPILLS_TOLERATED && !p->lowered->fn.kernel->bounded; }
+
 /* Spills are a defect of a shipped schedule if the compiler is one that it was made for, else the business of whoever chose schedule and compiler.
  * Those of a debug-hang build come from its bounded waits and say nothing of the schedule. */
-static attngen_status check_spills(attngen_context *ctx, const Compilation *c, const Compiled *built) {
-    if (built->spill_bytes == 0 || c->fn.kernel->bounded) return ATTNGEN_OK;
-    if (c->shipped && built->spill_bytes <= SPILLS_TOLERATED) return ATTNGEN_OK;
+static attngen_status check_spills(attngen_context *ctx, const attngen_program *p) {
+    const Compilation *c = p->lowered;
+    if (p->spill_bytes == 0 || c->fn.kernel->bounded) return ATTNGEN_OK;
+    if (c->shipped && p->spill_bytes <= SPILLS_TOLERATED) return ATTNGEN_OK;
     bool own = ag_scores_captured(c->fn.spec); /* what it reads per row, column and element takes registers as the spec says */
-    if (c->shipped && built->tuned && !own)
+    if (c->shipped && p->tuned && !own)
         return ag_fail(ctx, ATTNGEN_E_COMPILE,
                        "%s under the shipped schedule %s spills %d bytes of registers per thread on %s (%d registers are used)", c->meta.spec,
-                       c->schedule_name, built->spill_bytes, c->meta.arch, built->registers);
-    ag_warn(ctx, "%s under %s spills %d bytes of registers per thread on %s (%d registers are used): it will be slow%s", c->meta.spec,
-            c->schedule_name, built->spill_bytes, c->meta.arch, built->registers, built->tuned ? "" : "; NVRTC 12.9 or newer would do better");
+                       c->schedule_name, p->spill_bytes, c->meta.arch, p->registers);
+    if (!p->from_disk)
+        ag_warn(ctx, "%s under %s spills %d bytes of registers per thread on %s (%d registers are used): it will be slow%s", c->meta.spec,
+                c->schedule_name, p->spill_bytes, c->meta.arch, p->registers, p->tuned ? "" : "; NVRTC 12.9 or newer would do better");
     return ATTNGEN_OK;
 }
 
@@ -394,14 +398,14 @@ static attngen_status build_image(attngen_context *ctx, attngen_program *p, cons
     attngen_status s = ag_context_open_nvrtc(ctx);
     if (s != ATTNGEN_OK) return s;
     s = compile_units(ctx, c, key, &built);
-    if (s == ATTNGEN_OK) s = check_spills(ctx, c, &built);
     if (s == ATTNGEN_OK) {
-        const CacheEntry entry = {c->meta, built.image, built.size, built.registers, built.spill_bytes};
+        const CacheEntry entry = {c->meta, built.image, built.size, built.registers, built.spill_bytes, built.tuned};
         ag_cache_store(ctx->cache, key, &entry);
         p->image = built.image;
         p->size = built.size;
         p->registers = built.registers;
         p->spill_bytes = built.spill_bytes;
+        p->tuned = built.tuned;
         built.image = NULL;
     }
     ag_compiled_free(&built);
@@ -419,6 +423,7 @@ static attngen_status get_image(attngen_context *ctx, attngen_program *p) {
     p->size = entry.size;
     p->registers = entry.registers;
     p->spill_bytes = entry.spill_bytes;
+    p->tuned = entry.tuned;
     p->from_disk = true;
     return ATTNGEN_OK;
 }
@@ -503,13 +508,53 @@ static attngen_status check_inputs(attngen_context *ctx, const Inputs *in) {
 
 /* For ctx->arch, or for ctx->portable if the schedule wants that. */
 static Compilation *compile_text(const attngen_context *ctx, const Inputs *in) {
-    Request r = {in->spec, in->schedule, ctx->arch, in->dims, in->ndims, NULL, ctx->debug_hang, 0, ctx->alone, false};
+    Request r = {in->spec, in->schedule, ctx->arch, in->dims, in->ndims, NULL, ctx->debug_hang, 0, ctx->alone, false, 0};
     Compilation *c = ag_compile(&r);
     if (!c || c->diag.status != ATTNGEN_E_UNSUPPORTED || !c->sched || !ctx->portable) return c;
     if (ag_schedule_is_for(c->sched, ag_target_find(ctx->arch)) || !ag_schedule_is_for(c->sched, ctx->portable)) return c;
     ag_compilation_free(c);
     r.arch = ctx->portable->name;
     return ag_compile(&r);
+}
+
+static attngen_program *program_of(Compilation *c) {
+    if (c && c->diag.status == ATTNGEN_OK) return program_new(c);
+    ag_compilation_free(c);
+    return NULL;
+}
+
+/* The program of the same inputs under fallback number n of their schedule, from 1 on, or for the portable target, with its image; NULL: it cannot be had.  *end: nor can further ones. */
+static attngen_program *fallback(attngen_context *ctx, const Inputs *in, const Target *t, int n, bool *end) {
+    Request r = {in->spec, NULL, t->name, in->dims, in->ndims, NULL, false, 0, ctx->alone, false, n};
+    attngen_program *p = program_of(ag_compile(&r));
+    *end = !p;
+    if (!p && t->portable) {
+        r.arch = t->portable;
+        r.fallback = 0;
+        p = program_of(ag_compile(&r));
+    }
+    if (!p || get_image(ctx, p) == ATTNGEN_OK) return p;
+    attngen_program_free(p);
+    return NULL;
+}
+
+/* Where nobody chose the schedule and the kernel spills under it, the first fallback under which it does not; else the one under which it spills least. */
+static attngen_program *without_spills(attngen_context *ctx, const Inputs *in, attngen_program *best) {
+    const Target *t = best->lowered->fn.target;
+    bool end = !best->lowered->chosen || best->lowered->fn.spec->nbranch > 0;
+    for (int n = 1; !end && spills(best); n++) {
+        attngen_program *p = fallback(ctx, in, t, n, &end), *worse = p;
+        if (p && p->spill_bytes < best->spill_bytes) worse = best, best = p;
+        attngen_program_free(worse);
+    }
+    return best;
+}
+
+static attngen_status finish_image(attngen_context *ctx, attngen_program **p, const Inputs *in) {
+    attngen_status s = get_image(ctx, *p);
+    if (s != ATTNGEN_OK) return s;
+    *p = without_spills(ctx, in, *p);
+    return check_spills(ctx, *p);
 }
 
 static attngen_status make_program(attngen_context *ctx, attngen_program **out, const Inputs *in) {
@@ -524,8 +569,8 @@ static attngen_status make_program(attngen_context *ctx, attngen_program **out, 
         ag_warn(ctx, "%s under %s has no mbarriers, so debug-hang has nothing to bound: it is the usual build", c->meta.spec, c->schedule_name);
     attngen_program *p = program_new(c);
     if (!p) return no_memory(ctx);
-    attngen_status s = in->image ? get_image(ctx, p) : ATTNGEN_OK;
-    if (s == ATTNGEN_OK && c->meta.ntmap) s = set_origin(ctx, p);
+    attngen_status s = in->image ? finish_image(ctx, &p, in) : ATTNGEN_OK;
+    if (s == ATTNGEN_OK && p->lowered->meta.ntmap) s = set_origin(ctx, p);
     if (s != ATTNGEN_OK)
         attngen_program_free(p);
     else

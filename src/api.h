@@ -70,6 +70,7 @@ struct attngen_program {
     void *image; /* cubin; NULL: lowered only */
     size_t size;
     int registers, spill_bytes;
+    bool tuned; /* as of Compiled */
     bool from_disk;
     pthread_mutex_t lock; /* of the two below while they are NULL; they never change after that */
     _Atomic(Loaded *) loaded;

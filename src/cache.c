@@ -36,7 +36,7 @@ typedef struct Header {
     char magic[8];
     uint32_t format, key_bytes, meta_bytes;
     int32_t registers, spill_bytes;
-    uint32_t reserved;
+    uint32_t tuned;
     uint64_t cubin_bytes, total_bytes;
 } Header;
 
@@ -244,6 +244,7 @@ static bool unpack(const uint8_t *p, CacheEntry *out) {
     out->size = (size_t)h.cubin_bytes;
     out->registers = h.registers;
     out->spill_bytes = h.spill_bytes;
+    out->tuned = h.tuned != 0;
     out->cubin = malloc(out->size);
     if (out->cubin) memcpy(out->cubin, p + sizeof out->meta, out->size);
     return true;
@@ -301,8 +302,12 @@ static bool write_all(int fd, const void *p, size_t n) {
 }
 
 static uint8_t *pack(const CacheKey *key, const CacheEntry *e, size_t *n) {
-    Header h = {
-        .format = FORMAT, .key_bytes = sizeof key->text, .meta_bytes = sizeof e->meta, .registers = e->registers, .spill_bytes = e->spill_bytes};
+    Header h = {.format = FORMAT,
+                .key_bytes = sizeof key->text,
+                .meta_bytes = sizeof e->meta,
+                .registers = e->registers,
+                .spill_bytes = e->spill_bytes,
+                .tuned = e->tuned};
     size_t before = sizeof h + sizeof key->text + sizeof e->meta + e->size;
     *n = before + 16;
     uint8_t *p = malloc(*n);

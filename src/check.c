@@ -81,11 +81,15 @@ static attngen_status get_main(Checker *k, Case *main_case, attngen_program **ou
     return s;
 }
 
-static void describe_program(Checker *k, const attngen_program *p) {
+/* What runs: on a GPU it may be under another schedule than without, if the kernel spills. */
+static void describe_program(Checker *k, const Case *main_case, const attngen_program *p) {
     attngen_info info = {.version = ATTNGEN_INFO_VERSION};
-    if (attngen_program_info(p, &info) != ATTNGEN_OK) return;
+    attngen_program *built = NULL;
+    if (k->gpu && get_program(k, attngen_compile, main_case, &built) == ATTNGEN_OK) p = built;
+    if (attngen_program_info(p, &info) != ATTNGEN_OK) return attngen_program_free(built);
     snprintf(k->report->program, sizeof k->report->program, "%s under %s for %s, D %d, %s", info.name, info.schedule, info.arch, info.D,
              info.dtype == ATTNGEN_F16 ? "f16" : "bf16");
+    attngen_program_free(built);
 }
 
 /* ---- the grid */
@@ -138,7 +142,7 @@ static attngen_status make_grid(Checker *k) {
     attngen_status s = get_main(k, &main_case, &p);
     if (s != ATTNGEN_OK) return s;
     const Spec *spec = ag_program_compilation(p)->fn.spec;
-    describe_program(k, p);
+    describe_program(k, &main_case, p);
     k->open_group = ag_program_compilation(p)->open_group;
     GridWants w = {.full = k->opt->full,
                    .group = k->open_group ? 0 : spec->group,

@@ -80,6 +80,7 @@ typedef struct Compilation {
     const char *schedule_name, *numerics; /* NUL-terminated */
     bool shipped;                         /* the schedule is a shipped one to the byte */
     bool chosen;                          /* none was given: it is the one that fits */
+    int fallback;                         /* or that so many steps behind it, as it takes fewer registers */
     bool debug_hang;                      /* was asked for; whether it has an effect: fn.kernel->bounded */
 } Compilation;
 
@@ -94,6 +95,7 @@ typedef struct Request {
     int united;        /* Fn.united, for tests; 0: as loop.lists says */
     bool alone;        /* no kernel before that classifies tiles: the program needs no buffers */
     bool mapped;       /* for tests: one for every mask of a spec without branches, whatever it saves */
+    int fallback; /* without a schedule: that so many steps behind the one that fits, see ag_schedule_fallback; ATTNGEN_E_UNSUPPORTED: there is none */
 } Request;
 
 /* The passes of the list over fn, which is lowered; fewer if r->after says so. */

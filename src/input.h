@@ -368,6 +368,8 @@ void ag_schedule_print(
  * applies_to.head_dim has max(D, Dv) and whose default_for has the spec: the first by name; or, if `queries` (of a launch, -1: not known) is known, of those made
  * for up to so many the one for the fewest. */
 const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries);
+/* The n-th, from 1 on, of those with more registers for the score where the kernel spills under that one; NULL: there are fewer. */
+const char *ag_schedule_fallback(const Spec *spec, const Target *t, int64_t queries, int n);
 
 /* ---- shipped.c: specs/, schedules/ and templates/, embedded at build time */
 typedef struct Shipped {

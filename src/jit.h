@@ -171,6 +171,7 @@ typedef struct CacheEntry {
     void *cubin; /* malloc'ed */
     size_t size;
     int registers, spill_bytes;
+    bool tuned; /* as of Compiled */
 } CacheEntry;
 bool ag_cache_load(Cache *c, const CacheKey *key, CacheEntry *out);       /* false: a miss, also for a damaged entry (which is removed) */
 void ag_cache_store(Cache *c, const CacheKey *key, const CacheEntry *e);  /* warns once per cache if it cannot */

@@ -613,6 +613,20 @@ static const char *first_for(const Spec *spec, const Target *t, int64_t queries,
     return best;
 }
 
+/* Those with default_for.elements leave registers for what is read: of them the first behind the one that fits best. */
+const char *ag_schedule_fallback(const Spec *spec, const Target *t, int64_t queries, int n) {
+    const char *first = ag_schedule_default(spec, t, queries);
+    const Shipped *shipped;
+    bool behind = !first || !ag_reads_elements(spec) || first == first_for(spec, t, queries, false);
+    for (size_t i = 0; first && (shipped = ag_shipped_schedule(i)); i++) {
+        Choice c = choice_at(i, shipped);
+        c.max_loads = 0; /* that is about speed */
+        if (behind && c.elements && is_for(&c, spec, t, queries) && --n == 0) return shipped->name;
+        behind |= strcmp(shipped->name, first) == 0;
+    }
+    return NULL;
+}
+
 const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries) {
     const char *name = ag_reads_elements(spec) || spec->weigh ? first_for(spec, t, queries, true) : NULL;
     return name ? name : first_for(spec, t, queries, false);

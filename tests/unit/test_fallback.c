@@ -1,0 +1,100 @@
+/* test_fallback.c: where a kernel spills under the schedule that fits, another is taken, once and for all; where the schedule was named it is not. */
+#include "with_archs.h"
+
+#include "jit.h"
+#include "with_folder.h"
+
+static Spec *spec_of(Compilation *c) { return (Spec *)c->attention; }
+
+/* The order of names, by what the spec reads. */
+static void test_order(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        int D;
+        const char *names[4]; /* the default and behind it */
+    } cases[] = {
+        {"attention: a\nscore: s + k\n", 128, {"wgmma_d128", "wgmma_d128_element", "wgmma_d128_elements", NULL}},
+        {"attention: a\n", 64, {"wgmma_d64", "wgmma_d64_element", "wgmma_d64_elements", NULL}},
+        {"attention: a\n", 192, {"wgmma_d192", "wgmma_d192_elements", NULL}},
+        {"attention: a\n", 256, {"wgmma_d256", "wgmma_d256_elements", NULL}},
+        {"attention: a\ninputs: {x: {f32: [b, h, q, k]}}\nscore: s + x[b, h, q, k]\n", 128, {"wgmma_d128_element", "wgmma_d128_elements", NULL}},
+        {"attention: a\ninputs: {x: {f32: [b, h, q, k]}, y: {f32: [h, q, k]}}\nscore: s + x[b, h, q, k] + y[h, q, k]\n", 64, {"wgmma_d64_elements", NULL}},
+    };
+    for (int i = 0; i < LEN(cases); i++) {
+        Compilation *c = compiled(cases[i].spec, "sm_90a", NULL, cases[i].D, 0);
+        const Target *t = ag_target_find("sm_90a");
+        assert_string_equal(ag_schedule_default(spec_of(c), t, -1), cases[i].names[0]);
+        for (int n = 1; n < 4; n++) {
+            const char *name = ag_schedule_fallback(spec_of(c), t, -1, n);
+            if (!cases[i].names[n]) {
+                assert_null(name);
+                break;
+            }
+            assert_non_null(name);
+            assert_string_equal(name, cases[i].names[n]);
+        }
+        assert_null(ag_schedule_fallback(spec_of(c), ag_target_find("sm_80"), -1, 1));
+        ag_compilation_free(c);
+    }
+}
+
+/* ---- with NVRTC */
+
+static char warned[1024];
+static void hear(void *payload, const char *message) {
+    (void)payload;
+    snprintf(warned, sizeof warned, "%s", message);
+}
+
+/* Compiles a shipped spec for sm_90a; what is known of the program. */
+static attngen_info compile(const char *name, int D, const char *schedule) {
+    attngen_options o = ATTNGEN_OPTIONS_INIT;
+    attngen_info info = {.version = ATTNGEN_INFO_VERSION};
+    attngen_context *ctx;
+    attngen_program *p;
+    attngen_source spec, how;
+    static char kept[128];
+    warned[0] = 0;
+    o.arch = "sm_90a", o.warn = hear, o.cache_dir = root;
+    assert_int_equal(attngen_create(&ctx, &o), ATTNGEN_OK);
+    assert_int_equal(attngen_shipped_spec(&spec, name), ATTNGEN_OK);
+    if (schedule) assert_int_equal(attngen_shipped_schedule(&how, schedule), ATTNGEN_OK);
+    attngen_status s = attngen_compile(ctx, &p, &spec, schedule ? &how : NULL, &(attngen_dim){"D", D}, 1);
+    if (s == ATTNGEN_E_NO_NVRTC) {
+        attngen_destroy(ctx);
+        skip();
+    }
+    if (s != ATTNGEN_OK) fail_msg("%s", attngen_errmsg(ctx));
+    assert_int_equal(attngen_program_info(p, &info), ATTNGEN_OK);
+    snprintf(kept, sizeof kept, "%s", info.schedule);
+    info.schedule = kept;
+    attngen_program_free(p);
+    attngen_destroy(ctx);
+    return info;
+}
+
+/* graphormer reads several tensors by query and key: under every schedule of wgmma for D 64 it spills.  The second time nothing is compiled. */
+static void test_taken_once(void **state) {
+    (void)state;
+    for (int again = 0; again < 2; again++) {
+        attngen_info info = compile("graphormer", 64, NULL);
+        assert_string_equal(info.schedule, "mma_d64");
+        assert_true(info.spill_bytes <= 32);
+        assert_int_equal(info.from_disk_cache, again);
+        assert_string_equal(warned, "");
+    }
+}
+
+static void test_named(void **state) {
+    (void)state;
+    attngen_info info = compile("graphormer", 64, "wgmma_d64_elements");
+    assert_string_equal(info.schedule, "wgmma_d64_elements");
+    assert_true(info.spill_bytes > 32);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test_setup_teardown(test_taken_once, make_root, remove_root),
+                                       cmocka_unit_test_setup_teardown(test_named, make_root, remove_root)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
