@@ -254,6 +254,7 @@ void attngen_program_free(attngen_program *p) {
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
     if (p->loaded) ag_driver_unload(p->loaded);
     attngen_program_free(p->portable);
+    attngen_program_free(p->unstaged);
     pthread_mutex_destroy(&p->lock);
     free(p->origin.cache_dir);
     free(p->origin.nvrtc);
@@ -508,7 +509,14 @@ static attngen_status check_inputs(attngen_context *ctx, const Inputs *in) {
 
 /* For ctx->arch, or for ctx->portable if the schedule wants that. */
 static Compilation *compile_text(const attngen_context *ctx, const Inputs *in) {
-    Request r = {in->spec, in->schedule, ctx->arch, in->dims, in->ndims, NULL, ctx->debug_hang, 0, ctx->alone, false, 0};
+    Request r = {.spec = in->spec,
+                 .schedule = in->schedule,
+                 .arch = ctx->arch,
+                 .dims = in->dims,
+                 .ndims = in->ndims,
+                 .debug_hang = ctx->debug_hang,
+                 .alone = ctx->alone,
+                 .unstaged = ctx->unstaged};
     Compilation *c = ag_compile(&r);
     if (!c || c->diag.status != ATTNGEN_E_UNSUPPORTED || !c->sched || !ctx->portable) return c;
     if (ag_schedule_is_for(c->sched, ag_target_find(ctx->arch)) || !ag_schedule_is_for(c->sched, ctx->portable)) return c;
@@ -525,7 +533,8 @@ static attngen_program *program_of(Compilation *c) {
 
 /* The program of the same inputs under fallback number n of their schedule, from 1 on, or for the portable target, with its image; NULL: it cannot be had.  *end: nor can further ones. */
 static attngen_program *fallback(attngen_context *ctx, const Inputs *in, const Target *t, int n, bool *end) {
-    Request r = {in->spec, NULL, t->name, in->dims, in->ndims, NULL, false, 0, ctx->alone, false, n};
+    Request r = {
+        .spec = in->spec, .arch = t->name, .dims = in->dims, .ndims = in->ndims, .alone = ctx->alone, .fallback = n, .unstaged = ctx->unstaged};
     attngen_program *p = program_of(ag_compile(&r));
     *end = !p;
     if (!p && t->portable) {

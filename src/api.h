@@ -45,7 +45,7 @@ struct attngen_context {
     const Target *portable; /* without a given arch: the target for schedules that are for it, and not for arch; NULL: none */
     int device;
     bool debug_hang;
-    bool alone; /* Request.alone, of a companion, whose callers have the workspace of another program */
+    bool alone, unstaged; /* as in Request, of a companion, whose callers have the workspace of another program */
     void (*warn)(void *, const char *);
     void *payload;
     char *nvrtc_option;
@@ -72,10 +72,10 @@ struct attngen_program {
     int registers, spill_bytes;
     bool tuned; /* as of Compiled */
     bool from_disk;
-    pthread_mutex_t lock; /* of the two below while they are NULL; they never change after that */
+    pthread_mutex_t lock; /* of the three below while they are NULL; they never change after that */
     _Atomic(Loaded *) loaded;
-    _Atomic(attngen_program *) portable; /* its companion, see api_portable.c */
-    Origin origin;                       /* if it may have one */
+    _Atomic(attngen_program *) portable, unstaged; /* its companions, see api_portable.c */
+    Origin origin;                                 /* if it may have one */
 };
 
 struct attngen_call {
@@ -108,8 +108,12 @@ attngen_program *ag_program_ref(const attngen_program *program);
 /* Loads the cubin for every call of the program, once; a failure is tried again by the next call.  driver NULL: that of the process. */
 attngen_status ag_program_load(attngen_program *p, Driver *driver, int device, Loaded **out, Err *e);
 /* ---- api_portable.c
- * The companion of p, a program with tensor maps: the same spec for the target's portable one under the shipped schedule, which takes any tensor.  It is
+ * The companions of p, a program with tensor maps: the same spec for the target's portable one under the shipped schedule, which takes any tensor; and, for
+ * elements of captured tensors that no map describes, under the shipped one of p's target that reads each by itself.  One is
  * made by the first call that wants it and kept with p; a failure is tried again by the next.  Compiled if p is, and loaded if `loaded`, that of p, is not
  * NULL.  Takes no lock once it is there. */
-attngen_status ag_program_portable(attngen_program *p, const Loaded *loaded, int device, attngen_program **out, Err *e);
+typedef enum Companion { COMPANION_NONE, COMPANION_PORTABLE, COMPANION_UNSTAGED } Companion;
+Companion ag_companion_for(const BoundArgs *b); /* which of them takes what p does not */
+const char *ag_companion_words(Companion which);
+attngen_status ag_program_companion(attngen_program *p, Companion which, const Loaded *loaded, int device, attngen_program **out, Err *e);
 #endif

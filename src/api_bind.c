@@ -184,21 +184,21 @@ typedef struct Way {
     BoundArgs b;
 } Way;
 
-/* Turns to the companion.  e: why, or what went wrong. */
-static attngen_status go_portable(Way *w, const attngen_call *call, const attngen_arg *args, size_t nargs, Err *e) {
+/* Turns to a companion.  e: why, or what went wrong. */
+static attngen_status go_with(Companion which, Way *w, const attngen_call *call, const attngen_arg *args, size_t nargs, Err *e) {
     char why[1024];
     Err cause;
     ag_args_unmapped(&w->b, why, sizeof why);
-    attngen_status s = ag_program_portable(call->program, call->loaded, call->device, &w->program, &cause);
-    if (s != ATTNGEN_OK) return ag_err(e, s, "%s: the portable kernel cannot be made: %s", why, cause.text);
+    attngen_status s = ag_program_companion(call->program, which, call->loaded, call->device, &w->program, &cause);
+    if (s != ATTNGEN_OK) return ag_err(e, s, "%s: %s cannot be made: %s", why, ag_companion_words(which), cause.text);
     const Compilation *c = w->program->lowered;
     s = ag_sizes_check(&c->meta, call->size, &cause); /* its blocks have other sizes */
     if (s == ATTNGEN_OK) s = ag_args_bind(&w->b, &c->meta, call->size, args, nargs, &cause);
-    if (s != ATTNGEN_OK) return ag_err(e, s, "%s: the portable kernel cannot run: %s", why, cause.text);
+    if (s != ATTNGEN_OK) return ag_err(e, s, "%s: %s cannot run: %s", why, ag_companion_words(which), cause.text);
     w->loaded = atomic_load_explicit(&w->program->loaded, memory_order_acquire);
     w->workspace = (size_t)ag_workspace_bytes(&c->meta, call->size);
     w->rank4 = tensors_in_pieces(&c->meta);
-    return ag_err(e, ATTNGEN_OK, "%s: the portable kernel (%s) runs", why, c->schedule_name);
+    return ag_err(e, ATTNGEN_OK, "%s: %s (%s) runs", why, ag_companion_words(which), c->schedule_name);
 }
 
 static void note_elements(const Way *w, Err *e) {
@@ -215,7 +215,8 @@ static attngen_status choose(Way *w, const attngen_call *call, const attngen_arg
     w->workspace = call->workspace;
     w->rank4 = call->rank4;
     attngen_status s = ag_args_bind(&w->b, &call->program->lowered->meta, call->size, args, nargs, e);
-    if (s == ATTNGEN_OK && !ag_args_mappable(&w->b)) s = go_portable(w, call, args, nargs, e);
+    Companion which = s == ATTNGEN_OK ? ag_companion_for(&w->b) : COMPANION_NONE;
+    if (which != COMPANION_NONE) s = go_with(which, w, call, args, nargs, e);
     if (s == ATTNGEN_OK && w->rank4 & ~w->b.vec) note_elements(w, e);
     return s;
 }

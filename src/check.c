@@ -270,8 +270,9 @@ static attngen_status note_way(Running *r, const attngen_call *call, const attng
     BoundArgs b;
     *out = call->program;
     attngen_status s = ag_args_bind(&b, &call->program->lowered->meta, call->size, arg, n, e);
-    r->portable = s == ATTNGEN_OK && !ag_args_mappable(&b);
-    if (r->portable) s = ag_program_portable(call->program, call->loaded, call->device, out, e);
+    Companion which = s == ATTNGEN_OK ? ag_companion_for(&b) : COMPANION_NONE;
+    r->portable = which == COMPANION_PORTABLE;
+    if (which != COMPANION_NONE) s = ag_program_companion(call->program, which, call->loaded, call->device, out, e);
     if (s == ATTNGEN_OK) r->bound = bound_of(*out);
     return s;
 }

@@ -117,8 +117,8 @@ static void print_kernels(const BoundArgs *b, const attngen_call *call, bool pro
     printf("; %lld bytes of workspace\n", (long long)ag_workspace_bytes(b->meta, call->size));
 }
 
-/* What p would do.  *fits: whether it takes the tensors. */
-static attngen_status print_program(const attngen_program *p, const attngen_call *call, const Tensors *l, bool *fits, Err *e) {
+/* What p would do.  *which: the companion that takes the tensors, if it does not. */
+static attngen_status print_program(const attngen_program *p, const attngen_call *call, const Tensors *l, Companion *which, Err *e) {
     const Compilation *c = p->lowered;
     const int64_t *z = call->size;
     bool program = c->npart > 1 || c->fn.spec->nbranch > 0;
@@ -138,19 +138,19 @@ static attngen_status print_program(const attngen_program *p, const attngen_call
         printf("  %s\n", line);
     }
     if (program) print_buffers(&c->meta, z);
-    *fits = ag_args_mappable(&b);
+    *which = ag_companion_for(&b);
     return s;
 }
 
 static int report(const attngen_call *call, const Tensors *l) {
     attngen_program *p = call->program;
     Err e = {{0}};
-    bool fits = true;
-    attngen_status s = print_program(p, call, l, &fits, &e);
-    if (s == ATTNGEN_OK && !fits) {
-        s = ag_program_portable(p, NULL, call->device, &p, &e);
-        if (s == ATTNGEN_OK) printf("so the portable kernel runs:\n");
-        if (s == ATTNGEN_OK) s = print_program(p, call, l, &fits, &e);
+    Companion which = COMPANION_NONE, none;
+    attngen_status s = print_program(p, call, l, &which, &e);
+    if (s == ATTNGEN_OK && which != COMPANION_NONE) {
+        s = ag_program_companion(p, which, NULL, call->device, &p, &e);
+        if (s == ATTNGEN_OK) printf("so %s runs:\n", ag_companion_words(which));
+        if (s == ATTNGEN_OK) s = print_program(p, call, l, &none, &e);
     }
     return s == ATTNGEN_OK ? 0 : cli_error(attngen_exit_code(s), "%s", e.text);
 }

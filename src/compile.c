@@ -109,8 +109,10 @@ static bool is_shipped(const attngen_source *s) {
     return false;
 }
 
-static attngen_source default_schedule(Diag *d, const Spec *spec, const Target *t, int64_t queries, int fallback) {
-    const char *name = fallback ? ag_schedule_fallback(spec, t, queries, fallback) : ag_schedule_default(spec, t, queries);
+static attngen_source default_schedule(Diag *d, const Spec *spec, const Target *t, int64_t queries, int fallback, bool unstaged) {
+    const char *name = unstaged   ? ag_schedule_unstaged(spec, t)
+                       : fallback ? ag_schedule_fallback(spec, t, queries, fallback)
+                                  : ag_schedule_default(spec, t, queries);
     const Shipped *s = name ? find_schedule(name) : NULL;
     if (!s && name) ag_internal(d, "the default schedule `%s` is not among the shipped ones", name);
     if (!s && !name)
@@ -130,10 +132,11 @@ static void read_inputs(Compilation *c, const Request *r) {
     ag_stop_if_errors(d);
     c->attention = attention = ag_attention_spec(d->arena, spec);
     if (!r->schedule) {
-        shipped = default_schedule(d, attention, target, spec->queries ? spec->queries : -1, r->fallback);
+        shipped = default_schedule(d, attention, target, spec->queries ? spec->queries : -1, r->fallback, r->unstaged);
         schedule = &shipped;
         c->sched = ag_schedule_read(d, add_source(d, schedule));
         ag_stop_if_errors(d);
+        if (r->unstaged) c->sched->f[F_PERSISTENT] = (Field){.v = PERSISTENT_STATIC, .by = BY_RULE, .why = "its callers have no counter for it"};
     }
     c->shipped = schedule || is_shipped(r->schedule);
     c->chosen = schedule != NULL;
@@ -149,7 +152,7 @@ static Schedule *read_schedule(Diag *d, const attngen_source *text) { return ag_
 static Schedule *read_for(Compilation *c, const Spec *spec, int64_t queries) {
     Diag *d = &c->diag;
     attngen_source text = source_of(&d->file[2]);
-    if (c->chosen) text = default_schedule(d, spec, c->fn.target, queries, 0);
+    if (c->chosen) text = default_schedule(d, spec, c->fn.target, queries, 0, false);
     Schedule *s = c->chosen ? read_schedule(d, &text) : ag_schedule_read(d, 2);
     ag_stop_if_errors(d);
     return s;
@@ -260,12 +263,18 @@ Compilation *ag_compile(const Request *r) {
 
 Compilation *ag_compile_text(const attngen_source *spec, const attngen_source *schedule, const char *arch, const attngen_dim *dims, size_t ndims,
                              const char *after) {
-    return ag_compile(&(Request){spec, schedule, arch, dims, ndims, after, false, 0, false, false, 0});
+    return ag_compile(&(Request){.spec = spec, .schedule = schedule, .arch = arch, .dims = dims, .ndims = ndims, .after = after});
 }
 
 Compilation *ag_compile_again(const Compilation *c, const char *after) {
     attngen_source spec = source_of(&c->diag.file[1]), schedule = source_of(&c->diag.file[2]);
-    return ag_compile(&(Request){&spec, &schedule, c->fn.target->name, c->dims, c->ndims, after, c->debug_hang, 0, false, false, 0});
+    return ag_compile(&(Request){.spec = &spec,
+                                 .schedule = &schedule,
+                                 .arch = c->fn.target->name,
+                                 .dims = c->dims,
+                                 .ndims = c->ndims,
+                                 .after = after,
+                                 .debug_hang = c->debug_hang});
 }
 
 void ag_compilation_free(Compilation *c) {

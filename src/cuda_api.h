@@ -14,7 +14,15 @@ typedef struct CUfunc_st *CuFunction;
 typedef struct CUstream_st *CuStream;
 
 enum { CU_ATTR_SM_COUNT = 16, CU_ATTR_MAJOR = 75, CU_ATTR_MINOR = 76, CU_ATTR_SHARED_OPTIN = 97, CU_FUNC_ATTR_DYNAMIC_SHARED = 8 };
-enum { CU_TMAP_F16 = 6, CU_TMAP_BF16 = 9, CU_TMAP_NOT_INTERLEAVED = 0, CU_TMAP_SWIZZLE_128B = 3, CU_TMAP_PROMOTE_128B = 2, CU_TMAP_FILL_ZEROS = 0 };
+enum {
+    CU_TMAP_F16 = 6,
+    CU_TMAP_BF16 = 9,
+    CU_TMAP_NOT_INTERLEAVED = 0,
+    CU_TMAP_NO_SWIZZLE = 0,
+    CU_TMAP_SWIZZLE_128B = 3,
+    CU_TMAP_PROMOTE_128B = 2,
+    CU_TMAP_FILL_ZEROS = 0
+};
 
 /* field, symbol, arguments; every one returns a CUresult */
 #define CUDA_FUNCTIONS(F)                                                                                                                            \

@@ -298,7 +298,8 @@ static int encode(const CudaApi *cu, const TmapArgs *a, void *map) {
     int type = a->dtype == ATTNGEN_F16 ? CU_TMAP_F16 : CU_TMAP_BF16;
     memset(map, 0, TMAP_BYTES);
     if (!a->data) return 0;
-    MapDim channels = {a->panels ? PANEL : a->dim[0], 0, PANEL}, rows = {a->dim[1], a->stride[0], a->box_rows / a->pack},
+    bool row = a->box_cols && a->box_rows == 1;
+    MapDim channels = {a->panels ? PANEL : a->dim[0], 0, a->box_cols ? a->box_cols : PANEL}, rows = {a->dim[1], a->stride[0], a->box_rows / a->pack},
            panels = {a->panels, PANEL_BYTES, a->panels}, heads = {a->dim[2], a->stride[1], a->pack}, dim[5] = {channels};
     unsigned rank = 1, box[5];
     uint64_t size[5], stride[5];
@@ -312,8 +313,8 @@ static int encode(const CudaApi *cu, const TmapArgs *a, void *map) {
         stride[i] = dim[i].stride;
         box[i] = dim[i].box;
     }
-    return cu->tensor_map(map, type, rank, a->data, size, stride + 1, box, step, CU_TMAP_NOT_INTERLEAVED, CU_TMAP_SWIZZLE_128B, CU_TMAP_PROMOTE_128B,
-                          CU_TMAP_FILL_ZEROS);
+    return cu->tensor_map(map, type, rank, a->data, size, stride + 1, box, step, CU_TMAP_NOT_INTERLEAVED,
+                          row ? CU_TMAP_NO_SWIZZLE : CU_TMAP_SWIZZLE_128B, CU_TMAP_PROMOTE_128B, CU_TMAP_FILL_ZEROS);
 }
 
 /* The driver looks the address up, so it wants a context. */

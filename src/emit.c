@@ -149,7 +149,7 @@ static void slot_line(Emit *e, const Slot *s) {
             ag_put(e->out, "%s_%s", t->name, dim[s->dim]);
         ag_put(e->out, s->dim + 1 < t->rank ? ", " : "; // strides, elements\n");
         break;
-    case SLOT_TMAP: ag_emit_line(e, "TMap %s_map;", e->k->tensor[e->k->tmap[s->index].tensor].name); break;
+    case SLOT_TMAP: ag_emit_line(e, "TMap %s;", ag_emit_map_name(&e->k->tensor[e->k->tmap[s->index].tensor], e->k->arena)); break;
     case SLOT_SIZE:
         ag_emit_line(e, "int %s;%s", ag_size_name[s->index], s->index == SZ_OFF ? " // position of query row 0 minus that of key 0" : "");
         break;

@@ -46,7 +46,7 @@ typedef struct Emit {
     bool *declared;            /* per value: its variable has been printed */
     bool head[KERNEL_TENSORS]; /* per tensor: the pointer to this block's batch and head has been printed */
     Base *base;                /* per Ref, in a map; NULL */
-    IntReaches *reach;            /* of the kernel's nodes */
+    IntReaches *reach;         /* of the kernel's nodes */
     Buf *arrays;               /* not NULL: constants of rows are elements of arrays, which are declared here */
     int row_tiles;             /* of such an array */
     InFlight flight;
@@ -126,6 +126,8 @@ void ag_emit_classify(Emit *e, const Ins *i); /* TI_BOUND, TI_CLASSIFY */
 void ag_emit_classify_comment(Emit *e);       /* the head of such a kernel */
 /* ---- emit_sm90.c: what only the wgmma path has */
 void ag_emit_tma(Emit *e, const Ins *i);
+void ag_emit_load_elements(Emit *e, const Ins *i);
+const char *ag_emit_map_name(const KernelTensor *t, Arena *a);
 void ag_emit_barrier(Emit *e, const Ins *i);   /* expect, wait_bar, arrive, warpgroup sync */
 void ag_emit_async_mma(Emit *e, const Ins *i); /* mma, mma_commit, mma_wait */
 void ag_emit_stage_panels(Emit *e, const Ins *i);

@@ -299,6 +299,10 @@ static void emit_list(Emit *e, const Ins *i) {
 
 static void emit_load(Emit *e, const Ins *i) {
     const Val *s = val(e, i->a);
+    if (s->elements) {
+        ag_emit_load_elements(e, i);
+        return;
+    }
     ag_emit_declare(e, i->dst);
     ag_emit_line(e, "load_a<%d>(%s, %s + warp_row * %d);", s->cols, name(e, i->dst), ag_emit_stage(e, i->a, i->e[0]), s->cols * 2);
 }

@@ -31,9 +31,17 @@ void ag_emit_barrier(Emit *e, const Ins *i) {
     }
 }
 
+const char *ag_emit_map_name(const KernelTensor *t, Arena *a) { return ag_fmt(a, "%s%s_map", t->named ? "u_" : "", t->name).s; }
+
 void ag_emit_tma(Emit *e, const Ins *i) {
     const Val *v = &e->k->val[i->dst];
     const KernelTensor *t = &e->k->tensor[i->a];
+    if (v->elements) {
+        const char *load = v->panels ? ag_fmt(e->k->arena, "tma_elements<%d, %d>", v->rows, v->cols).s : "tma_row";
+        ag_emit_line(e, "%s(%s, args.%s, %s, %s, %s, %s, %s);", load, ag_emit_stage(e, i->dst, i->e[0]), ag_emit_map_name(t, e->k->arena),
+                     bar(e, i->bar, i->e[0]), ag_emit_text(e, i->e[5]), ag_emit_text(e, i->e[1]), ag_emit_text(e, i->e[4]), ag_emit_text(e, i->e[3]));
+        return;
+    }
     const char *packed = t->rows == SZ_SQ && e->k->pack > 1 ? "_packed" : "";
     const char *load = ag_panels_at_once(t->cols) ? ag_fmt(e->k->arena, "tma_panels%s", packed).s
                                                   : ag_fmt(e->k->arena, "tma_tile%s<%d, %d>", packed, v->rows, t->cols).s;
@@ -90,6 +98,16 @@ void ag_emit_async_mma(Emit *e, const Ins *i) {
         break;
     default: emit_wait(e, i->n);
     }
+}
+
+void ag_emit_load_elements(Emit *e, const Ins *i) {
+    const Val *v = &e->k->val[i->a];
+    ag_emit_declare(e, i->dst);
+    const char *to = name(e, i->dst), *from = ag_emit_stage(e, i->a, i->e[0]);
+    if (v->panels)
+        ag_emit_line(e, "load_element_pairs<%d>(%s, %s, row_of_warp());", v->rows, to, from);
+    else
+        ag_emit_line(e, "load_element_row(%s, %s);", to, from);
 }
 
 void ag_emit_stage_panels(Emit *e, const Ins *i) {

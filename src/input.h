@@ -252,16 +252,22 @@ void ag_row_step_print(Buf *out, const Spec *spec, const RowStep *s);
 /* Does its score or mask (of a plain spec) read elements of captured tensors that differ from query to query and from key to key, take remainders of keys, or
  * read elements by key in one of several alternatives; or keys' positions in a score that is a weight?  Each takes registers. */
 bool ag_reads_elements(const Spec *spec);
+/* What its score reads of captured tensors of the storage type in a form that comes in tiles or rows of keys: t[.., q, k], t[.., k]. */
+typedef struct ElementTiles {
+    int tiles, rows;
+} ElementTiles;
+ElementTiles ag_element_tiles(const Spec *spec);
+bool ag_elements_in_tiles(const Spec *spec);        /* one tile, and no other elements by query and key than those in it */
 int ag_element_loads(const Spec *spec);             /* how many of these it has, each let once */
 bool ag_scores_positions(const Spec *spec);         /* does its score read q or k? */
 bool ag_scores_captured(const Spec *spec);          /* does a score or mask, of a branch too, read captured tensors? */
 bool ag_puts_out(const Spec *spec, RowValue value); /* a value of one softmax, which is that of what is put out */
-bool ag_has_lse(const Spec *spec);
-int ag_weigh_rows(const Spec *spec);     /* the input whose product with k `weigh` reads; -1 */
-bool ag_keeps_maximum(const Spec *spec); /* must each step of the keys know its exact maximum? */
-int ag_means(const Spec *spec);          /* mean weights that its output reads */
-bool ag_is_norm(Op op);                  /* one over the channels of a row */
-int ag_norms(const Spec *spec);          /* how many norms over channels its output has */
+bool ag_has_lse(const Spec *spec);                  /* is there one LSE: of one softmax, and of what is put out? */
+int ag_weigh_rows(const Spec *spec);                /* the input whose product with k `weigh` reads; -1 */
+bool ag_keeps_maximum(const Spec *spec);            /* must each step of the keys know its exact maximum? */
+int ag_means(const Spec *spec);                     /* mean weights that its output reads */
+bool ag_is_norm(Op op);                             /* one over the channels of a row */
+int ag_norms(const Spec *spec);                     /* how many norms over channels its output has */
 int64_t ag_part_extent(const Spec *spec, int part, int64_t B,
                        const double *scalar); /* elements of a dim that is a part of the batch; scalars of the launch */
 int ag_output_registers(const Spec *spec);    /* that a norm over channels in its output takes beside the accumulator on mma_sync, about */
@@ -332,11 +338,13 @@ typedef struct Schedule {
         unsigned dtypes;     /* bit per DType, 0: any */
         bool masked;         /* specs with a mask only */
         bool elements;       /* specs that read elements (ag_reads_elements) only */
+        bool staged;         /* of these, specs whose elements come in tiles (ag_elements_in_tiles) */
         int64_t max_queries; /* launches with up to so many only, 0: any */
         int64_t max_loads;   /* specs with up to so many elements for each score only (ag_element_loads), 0: any */
     } default_for;           /* without a schedule of the user's: for what a shipped one is taken */
     bool has_lists;          /* closed for a spec with block lists */
     bool has_forced;         /* and some of them can have their forced blocks apart (ag_can_part) */
+    bool has_elements;       /* closed for a spec that reads elements in tiles or rows of keys (ag_element_tiles) */
     int order[3];            /* grid.order, fastest first: AX_Q (written m), AX_H, AX_B */
     Span order_span;
 } Schedule;
@@ -370,6 +378,7 @@ void ag_schedule_print(
 const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries);
 /* The n-th, from 1 on, of those with more registers for the score where the kernel spills under that one; NULL: there are fewer. */
 const char *ag_schedule_fallback(const Spec *spec, const Target *t, int64_t queries, int n);
+const char *ag_schedule_unstaged(const Spec *spec, const Target *t); /* the one that reads elements one by one */
 
 /* ---- shipped.c: specs/, schedules/ and templates/, embedded at build time */
 typedef struct Shipped {

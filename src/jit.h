@@ -65,11 +65,13 @@ typedef struct ScalarMeta {
 } ScalarMeta;
 /* How a kernel moves a tensor by TMA, in panels of 64 channels with 128-byte swizzle; elements past the extents read as 0.  panels 0: one at a time, map
  * (d, s, h, b), box 64 x box_rows x 1 x 1.  Else all `panels` of a tile, which make up the tensor's rows, at once: map (64, s, panel, h, b), box 64 x box_rows x panels.
- * pack above 1: box_rows are pack heads of box_rows / pack rows: map (d, h, s, b), box 64 x pack x box_rows / pack x 1, or (64, h, s, panel, b). */
+ * pack above 1: box_rows are pack heads of box_rows / pack rows: map (d, h, s, b), box 64 x pack x box_rows / pack x 1, or (64, h, s, panel, b).
+ * box_cols above 0: a captured tensor, its last dims in the place of (d, s, h, b), those that it has not of extent 1; box box_cols x box_rows x 1 x 1, with one row
+ * without swizzle. */
 typedef struct TmapMeta {
     uint8_t tensor, panels;
     uint16_t box_rows;
-    uint32_t pack;
+    uint16_t box_cols, pack;
 } TmapMeta;
 enum { META_TMAPS = 24, TMAP_BYTES = 128 };
 typedef struct KernelMeta {
@@ -201,8 +203,9 @@ attngen_status ag_driver_launch(Loaded *l, int device, int index, uint32_t block
 typedef struct TmapArgs {
     void *data;                 /* NULL: nothing is read through this map, which is then all zeros */
     uint64_t dim[4], stride[3]; /* d s h b, in elements; s h b, in bytes */
-    uint32_t box_rows, dtype;   /* dtype: ATTNGEN_F16 or ATTNGEN_BF16 */
-    uint32_t panels, pack;      /* of TmapMeta */
+    uint16_t box_rows, box_cols;
+    uint32_t dtype;        /* ATTNGEN_F16 or ATTNGEN_BF16 */
+    uint32_t panels, pack; /* of TmapMeta */
 } TmapArgs;
 /* Encodes n of them, TMAP_BYTES each, 64-byte aligned.  Context and costs as of ag_driver_launch.  m->ntmap of l must not be 0. */
 attngen_status ag_driver_tmaps(Loaded *l, int device, int n, const TmapArgs *args, void *maps, Err *e);
@@ -237,8 +240,9 @@ void ag_kernel_sizes(const BoundArgs *b, const KernelMeta *k, int64_t sizes[META
 int64_t ag_kernel_chunk(const BoundArgs *b, const KernelMeta *k);
 /* An argument with rows of D or Dv channels: q, k, v, o, and captured tensors that are keys or values. */
 bool ag_has_channels(const TensorMeta *t);
-/* Whether tensor maps describe all tensors that the program reads by TMA. */
+/* Whether tensor maps describe all tensors that the program reads by TMA; and (rows) those that are no elements of captured tensors. */
 bool ag_args_mappable(const BoundArgs *b);
+bool ag_args_rows_mappable(const BoundArgs *b);
 /* Launches every kernel of b->meta, which is that of l, in order on `stream`; b is mappable.  Tensor maps equal to those of this thread's last launch are reused. */
 attngen_status ag_launch(Loaded *l, const BoundArgs *b, int device, void *stream, Err *e);
 /* For the launch of k whose first query is row `first`: writes k->param_bytes; tensor maps are left zero. */

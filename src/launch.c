@@ -353,10 +353,18 @@ static Reason why_not(const BoundArgs *b, int i, int *dim) {
 /* Tensors with rows; others (lse) always go by elements. */
 static bool has_rows(const BoundArgs *b, int i) { return b->meta->tensor[i].rank == 4 && (b->data[i] || b->meta->tensor[i].buffer); }
 
-/* Is it worth a note if its rows go by elements?  Of captured tensors only those with a row for each key or query are moved by rows. */
+static bool is_mapped(const ProgramMeta *m, int i) {
+    for (uint32_t k = 0; k < m->ntmap; k++) {
+        if (m->tmap[k].tensor == i) return true;
+    }
+    return false;
+}
+
+/* Is it worth a note if its rows go by elements?  Of captured tensors only those with a row for each key or query are moved by rows, and those whose elements are moved in
+ * tiles. */
 static bool is_worth_a_note(const BoundArgs *b, int i) {
     const TensorMeta *t = &b->meta->tensor[i];
-    return has_rows(b, i) && ag_has_channels(t) && !is_empty(b, t);
+    return ((has_rows(b, i) && ag_has_channels(t)) || is_mapped(b->meta, i)) && !is_empty(b, t);
 }
 
 bool ag_has_channels(const TensorMeta *t) { return t->rank == 4 && !t->buffer && (t->dim[3] == SZ_D || t->dim[3] == SZ_DV); }
@@ -395,9 +403,10 @@ attngen_status ag_args_bind(BoundArgs *b, const ProgramMeta *m, const int64_t *s
 
 /* ---- tensor maps */
 
-static bool is_mapped(const ProgramMeta *m, int i) {
+/* Its elements are copied: a dim of stride 0 is repeated then. */
+static bool is_of_elements(const ProgramMeta *m, int i) {
     for (uint32_t k = 0; k < m->ntmap; k++) {
-        if (m->tmap[k].tensor == i) return true;
+        if (m->tmap[k].tensor == i) return m->tmap[k].box_cols > 0;
     }
     return false;
 }
@@ -420,19 +429,22 @@ static int why_no_map(const BoundArgs *b, int i) {
     if (!is_moved(b, i)) return MAPPED;
     if ((uintptr_t)b->data[i] % PIECE) return BAD_DATA;
     if (t->output && extent(b, t, last) % per_piece) return BAD_ROW;
+    bool repeats = is_of_elements(b->meta, i);
     for (int dim = last; dim >= 0; dim--) {
         int64_t s = b->stride[i][dim];
-        if (extent(b, t, dim) != 1 && (dim == last ? s != 1 : s <= 0 || s > most_stride(t) || s % per_piece != 0)) return dim;
+        if (extent(b, t, dim) != 1 && (dim == last ? s != 1 : s < !repeats || s > most_stride(t) || s % per_piece != 0)) return dim;
     }
     return MAPPED;
 }
 
-bool ag_args_mappable(const BoundArgs *b) {
+static bool mappable(const BoundArgs *b, bool elements) {
     for (uint32_t i = 0; i < b->meta->ntmap; i++) {
-        if (why_no_map(b, b->meta->tmap[i].tensor) != MAPPED) return false;
+        if ((elements || !b->meta->tmap[i].box_cols) && why_no_map(b, b->meta->tmap[i].tensor) != MAPPED) return false;
     }
     return true;
 }
+bool ag_args_mappable(const BoundArgs *b) { return mappable(b, true); }
+bool ag_args_rows_mappable(const BoundArgs *b) { return mappable(b, false); }
 
 /* The tensor whose first row stands in for one without elements: a kernel fetches a tile even where there are no keys, so the map must be a legal one; what it
  * brings counts for nothing.  (It may be o, which nobody has written yet.) */
@@ -445,15 +457,17 @@ static int stand_in(const BoundArgs *b, int i) {
 static void set_tmap(TmapArgs *out, const BoundArgs *b, const TmapMeta *m) {
     int i = m->tensor, from = stand_in(b, i);
     const TensorMeta *t = &b->meta->tensor[from];
-    int64_t row = (extent(b, t, 3) * t->elem_bytes + PIECE - 1) / PIECE * PIECE; /* a legal stride for a dim of extent 1, where any is right */
+    int last = t->rank - 1;
+    int64_t row = (extent(b, t, last) * t->elem_bytes + PIECE - 1) / PIECE * PIECE; /* a legal stride for a dim of extent 1, where any is right */
     if (!is_moved(b, from)) return;
     out->data = b->data[from];
     out->box_rows = m->box_rows;
     out->panels = m->panels;
+    out->box_cols = m->box_cols;
     out->pack = m->pack;
     out->dtype = (uint32_t)b->meta->dtype;
-    for (int k = 0; k < 4; k++) out->dim[k] = (uint64_t)(from == i || k == 0 ? extent(b, t, 3 - k) : 1);
-    for (int k = 0; k < 3; k++) out->stride[k] = (uint64_t)(out->dim[k + 1] > 1 ? b->stride[from][2 - k] * t->elem_bytes : row);
+    for (int k = 0; k < 4; k++) out->dim[k] = (uint64_t)(k <= last && (from == i || k == 0) ? extent(b, t, last - k) : 1);
+    for (int k = 0; k < 3; k++) out->stride[k] = (uint64_t)(out->dim[k + 1] > 1 ? b->stride[from][last - 1 - k] * t->elem_bytes : row);
 }
 
 /* The maps of this thread's last launch; at first and after a failure none, which are zeros. */
@@ -499,7 +513,7 @@ static void explain_map(const BoundArgs *b, int i, char *out, size_t n) {
         snprintf(out, n, "%s: stride of %c is %lld, TMA takes 1", t->name, letter(t, dim), LL(b->stride[i][dim]));
     else
         snprintf(out, n, "%s: stride of %c is %lld, TMA takes multiples of %d from %d to %lld", t->name, letter(t, dim), LL(b->stride[i][dim]),
-                 per_piece, per_piece, LL(most_stride(t)));
+                 per_piece, is_of_elements(b->meta, i) ? 0 : per_piece, LL(most_stride(t)));
 }
 
 /* Why tensor i does not go by 16-byte pieces; "" if it does, or goes by TMA. */

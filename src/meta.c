@@ -65,7 +65,8 @@ static bool tensor_valid(const ProgramMeta *m, const TensorMeta *t) {
 static bool tmap_valid(const ProgramMeta *m, const TmapMeta *t) {
     bool ok = t->tensor < m->ntensor && t->box_rows >= 1 && t->box_rows <= 256 && t->panels <= 4 && t->pack >= 1 && t->box_rows % t->pack == 0 &&
               (m->dtype == ATTNGEN_F16 || m->dtype == ATTNGEN_BF16);
-    return ok && m->tensor[t->tensor].rank == 4 && m->tensor[t->tensor].elem_bytes == 2;
+    ok = ok && t->box_cols <= 256 && (!t->box_cols || (t->pack == 1 && !t->panels));
+    return ok && (t->box_cols ? m->tensor[t->tensor].rank >= 1 : m->tensor[t->tensor].rank == 4) && m->tensor[t->tensor].elem_bytes == 2;
 }
 
 static bool slot_valid(const ProgramMeta *m, const Slot *s, uint32_t param_bytes) {

@@ -38,7 +38,7 @@ static int lay_out(Kernel *k) {
         Val *v = &k->val[i];
         if (v->space != SPACE_SHARED) continue;
         if (v->panels) top = round_up(top, PANEL_ALIGN);
-        v->swizzle = v->panels ? 3 : v->table ? 0 : swizzle_bits(v->cols);
+        v->swizzle = v->panels ? 3 : v->table || v->elements ? 0 : swizzle_bits(v->cols);
         v->bytes = bytes_of(v);
         v->offset = v->over >= 0 ? 0 : top;
         if (v->over < 0) top += v->bytes * v->stages;
@@ -102,10 +102,10 @@ static int shared_need(const Kernel *k, const Fields *f) {
         if (v.space != SPACE_SHARED) continue;
         const Ins *by = filler(k, i);
         int tensor = by && by->op == TI_COPY ? by->a : -1;
-        bool keys = tensor >= 0 && k->tensor[tensor].rows == SZ_SK;
-        if (!v.table) v.rows = f->v[keys ? F_TILE_N : F_TILE_M];
-        if (by && by->op == TI_STAGE) v.cols = f->v[F_TILE_N];
-        v.stages = tensor < 0 ? 1 : !keys ? f->v[F_Q_STAGES] : f->v[tensor == TEN_V ? F_V_STAGES : F_K_STAGES];
+        bool keys = tensor >= 0 && !v.elements && k->tensor[tensor].rows == SZ_SK;
+        if (!v.table && !(v.elements && v.rows == 1)) v.rows = f->v[keys ? F_TILE_N : F_TILE_M];
+        if ((by && by->op == TI_STAGE) || v.elements) v.cols = f->v[F_TILE_N];
+        v.stages = tensor < 0 ? 1 : v.elements ? f->v[F_E_STAGES] : !keys ? f->v[F_Q_STAGES] : f->v[tensor == TEN_V ? F_V_STAGES : F_K_STAGES];
         int bytes = bytes_of(&v) * v.stages;
         if (v.over < 0)
             sum += bytes;
@@ -279,9 +279,9 @@ static void mark_params(const Kernel *k, const Block *b, bool *used, bool *scale
     }
 }
 
-enum { STORE_ROWS = 64 /* of a warpgroup, which stores its own */ };
+enum { STORE_ROWS = 64 /* of a warpgroup, which stores its own */, PANEL_COLS = 64 };
 
-/* A tensor map for every tensor that is copied or stored by TMA; it needs neither pointer nor strides then. */
+/* A tensor map for every tensor that is copied or stored by TMA; it needs neither pointer nor strides then, unless elements of it are read besides. */
 static void place_maps(Kernel *k, const Block *b, bool *mapped) {
     for (const Ins *i = b->first; i; i = i->next) {
         place_maps(k, &i->body, mapped);
@@ -289,18 +289,32 @@ static void place_maps(Kernel *k, const Block *b, bool *mapped) {
         int tensor = loads ? i->a : i->n, rows = loads ? k->val[i->dst].rows : STORE_ROWS;
         if ((!loads && !stores) || mapped[tensor]) continue;
         mapped[tensor] = true;
-        uint8_t panels = (uint8_t)(loads ? ag_panels_at_once(k->tensor[tensor].cols) : 0); /* a warpgroup stores rows that do not fill its panels */
+        bool elements = loads && k->val[i->dst].elements;
+        uint8_t panels =
+            (uint8_t)(loads && !elements ? ag_panels_at_once(k->tensor[tensor].cols) : 0); /* a warpgroup stores rows that do not fill its panels */
         k->param_bytes = round_up(k->param_bytes, 64);
-        int pack = k->tensor[tensor].rows == SZ_SQ ? k->pack : 1;
-        k->tmap[k->ntmap] = (TmapMeta){.tensor = (uint8_t)tensor, .panels = panels, .box_rows = (uint16_t)rows, .pack = (uint32_t)pack};
+        int pack = !elements && k->tensor[tensor].rows == SZ_SQ ? k->pack : 1, cols = !elements ? 0 : rows > 1 ? PANEL_COLS : k->val[i->dst].cols;
+        k->tmap[k->ntmap] =
+            (TmapMeta){.tensor = (uint8_t)tensor, .panels = panels, .box_rows = (uint16_t)rows, .box_cols = (uint16_t)cols, .pack = (uint16_t)pack};
         slot(k, SLOT_TMAP, k->ntmap++, 0, 64);
         k->param_bytes += 64;
     }
 }
 
+static bool reads_elements_of(const Kernel *k, const Block *b, int tensor) {
+    bool found = tensor >= TEN_COUNT && k->guard && ag_expr_uses(k, k->guard, OP_LOAD, tensor);
+    for (const Ins *i = b->first; i && !found; i = i->next) {
+        for (int e = 0; e < LEN(i->e) && !found; e++) found = i->e[e] && ag_expr_uses(k, i->e[e], OP_LOAD, tensor);
+        found = found || reads_elements_of(k, &i->body, tensor);
+    }
+    return found;
+}
+
 void ag_place_arguments(Kernel *k) {
     bool mapped[KERNEL_TENSORS] = {false};
     for (int r = 0; r < k->nrole; r++) place_maps(k, &k->role[r].body, mapped);
+    for (int t = TEN_COUNT; t < k->ntensor; t++)
+        for (int r = 0; r < k->nrole && mapped[t]; r++) mapped[t] = !reads_elements_of(k, &k->role[r].body, t);
     for (int t = 0; t < k->ntensor; t++)
         if (k->tensor[t].used && !mapped[t]) slot(k, SLOT_POINTER, t, 0, 8);
     for (int t = 0; t < k->ntensor; t++)

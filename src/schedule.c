@@ -33,6 +33,7 @@ static const struct {
     {F_REGS_LOAD, FAMILY_WGMMA, "no warps are set apart for loading"},
     {F_OVERLAP, FAMILY_WGMMA, "a product is complete before the next instruction"},
     {F_Q_STAGES, FAMILY_WGMMA, "a block has one tile of Q"},
+    {F_E_STAGES, FAMILY_WGMMA, "each lane reads its own elements"},
     {F_O_PARTS, FAMILY_WGMMA, "O takes the place of Q, K and V, where there is room"},
     {F_TURNS, FAMILY_WGMMA, "warps issue their products on their own"},
     {F_PERSISTENT, FAMILY_WGMMA, "every tile has a block of its own"},
@@ -49,7 +50,7 @@ const char *ag_field_idle(const Schedule *s, FieldId id) {
 bool ag_field_has_effect(const Schedule *closed, FieldId id) {
     bool one_tile = closed->f[F_PERSISTENT].v == PERSISTENT_NONE;
     return !ag_field_idle(closed, id) && !(id == F_FETCH_AHEAD && one_tile) && (id != F_LISTS || closed->has_lists) &&
-           (id != F_FORCED || closed->has_forced);
+           (id != F_FORCED || closed->has_forced) && (id != F_E_STAGES || closed->has_elements);
 }
 
 #define VERSION "attngen.schedule/1"
@@ -59,7 +60,7 @@ typedef struct Reading {
     Diag *d;
     Schedule *s;
     bool schema;
-    Span loads; /* of default_for.loads.max */
+    Span loads, staged; /* of default_for.loads.max and staged */
 } Reading;
 
 /* ---- values around the fields */
@@ -133,6 +134,14 @@ static void read_elements(Reading *r, const Doc *x) {
         ag_error(r->d, x->span,
                  "default_for.elements: false has no effect, since only a schedule with true is kept for specs that read elements: leave it out");
 }
+static void read_staged(Reading *r, const Doc *x) {
+    bool *staged = &r->s->default_for.staged;
+    r->staged = x->span;
+    if (ag_doc_bool(r->d, x, "default_for.staged", staged) && !*staged)
+        ag_error(
+            r->d, x->span,
+            "default_for.staged: false has no effect, since only a schedule with true is kept for specs whose elements come in tiles: leave it out");
+}
 static void read_queries(Reading *r, const Doc *x) { ag_doc_int(r->d, x, "default_for.queries.max", 1, MAX_QUERIES, &r->s->default_for.max_queries); }
 
 enum { MAX_LOADS = 64 };
@@ -168,6 +177,7 @@ static const struct {
     {"default_for.dtype", read_dtypes},
     {"default_for.masked", read_masked},
     {"default_for.elements", read_elements},
+    {"default_for.staged", read_staged},
     {"default_for.queries.max", read_queries},
     {"default_for.loads.max", read_loads},
     {"grid.order", read_order},
@@ -301,6 +311,9 @@ Schedule *ag_schedule_read(Diag *d, uint16_t file) {
     }
     read_map(&r, doc, "");
     if (doc->kind == DOC_MAP && !r.schema) ag_error(d, doc->span, "schema is missing: write 'schema: %s' first", VERSION);
+    if (r.s->default_for.staged && !r.s->default_for.elements)
+        ag_error(r.d, r.staged,
+                 "default_for.staged has no effect, since specs that read no elements have none in tiles: write elements: true, or leave it out");
     if (r.s->default_for.max_loads && !r.s->default_for.elements)
         ag_error(d, r.loads,
                  "default_for.loads.max has no effect, since specs that read no elements have none: write elements: true, or leave it out");

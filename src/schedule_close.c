@@ -27,13 +27,13 @@ static bool wgmma(const Closing *c) { return value(c, F_MMA_FAMILY) == FAMILY_WG
 static int columns(const Closing *c, int D) { return round_up(D, wgmma(c) ? 64 : 16); }
 
 /* Slots that a persistent block has at most: its tile, and where that is. */
-enum { MAX_SLOTS = 4 };
+enum { MAX_SLOTS = 4, MAX_ELEMENTS = 2 /* tiles of elements */ };
 
 int ag_barrier_bytes(const Schedule *s) {
     const Field *f = s->f;
     if (f[F_MMA_FAMILY].v != FAMILY_WGMMA) return 0;
     int q = f[F_PERSISTENT].v ? 2 * (int)f[F_Q_STAGES].v : 1, slots = f[F_PERSISTENT].v ? MAX_SLOTS * (int)f[F_Q_STAGES].v : 0;
-    return 8 * (q + 2 * (int)(f[F_K_STAGES].v + f[F_V_STAGES].v)) + 4 * slots;
+    return 8 * (q + 2 * (int)(f[F_K_STAGES].v + f[F_V_STAGES].v + MAX_ELEMENTS * f[F_E_STAGES].v)) + 4 * slots;
 }
 
 bool ag_own_output_tile(const Schedule *s, int D, int Dv) {
@@ -50,6 +50,10 @@ static int shared_bytes(const Closing *c, int m, int n) {
                          : D * tiles * value(c, F_Q_STAGES) +
                                (ag_own_output_tile(c->s, c->spec->D, c->spec->Dv) ? round_up(Dv / value(c, F_O_PARTS), 64) : 0);
     int weights = value(c, F_P_OPERAND) == WEIGHTS_SMEM ? m * columns(c, n) : 0;
+    if (value(c, F_E_STAGES)) {
+        ElementTiles x = ag_element_tiles(c->spec);
+        weights += value(c, F_E_STAGES) * (x.tiles * m * columns(c, n) + round_up(x.rows * n, 64));
+    }
     return e * (m * head + n * D * value(c, F_K_STAGES) + n * Dv * value(c, F_V_STAGES) + weights) + ag_barrier_bytes(c->s);
 }
 
@@ -274,6 +278,8 @@ static void close_fields(const Closing *c) {
         decide(&f[F_LONGEST], true, "the spec has a mask, so tiles differ in length");
     else
         decide(&f[F_LONGEST], false, "the spec has no mask, so all tiles are equally long");
+    ElementTiles elements = ag_element_tiles(c->spec);
+    c->s->has_elements = elements.tiles + elements.rows > 0;
     close_group(c);
     close_lists(c);
     close_forced(c);
@@ -477,8 +483,19 @@ static void check_walk(const Closing *c) {
     }
 }
 
+static void check_elements(const Closing *c) {
+    const Field *f = &c->s->f[F_E_STAGES];
+    if (!f->v || c->spec->nbranch || c->s->has_elements) return;
+    ag_unsupported(c->d, f->span,
+                   "staging.elements.stages above 0 needs a score that reads a captured tensor of type %s at [.., q, k] or [.., k], as bias[b, h, q, "
+                   "k]; this spec has none: "
+                   "write 0",
+                   ag_dtype_name[c->spec->dtype]);
+}
+
 static void check_wgmma(const Closing *c) {
     const Field *f = c->s->f;
+    check_elements(c);
     check_rows_wgmma(c);
     check_registers(c);
     if (value(c, F_PER_SM) != 1)
@@ -545,7 +562,7 @@ typedef struct Choice {
     uint32_t arch_mask;
     int head_dim_min, head_dim_max;
     unsigned dtypes; /* as in Schedule.default_for */
-    bool masked, elements;
+    bool masked, elements, staged;
     int64_t max_queries, max_loads;
 } Choice;
 enum { MAX_SHIPPED = 64 };
@@ -564,6 +581,7 @@ static Choice choice_in(Diag *d, const Shipped *shipped) {
                     .dtypes = s->default_for.dtypes,
                     .masked = s->default_for.masked,
                     .elements = s->default_for.elements,
+                    .staged = s->default_for.staged,
                     .max_queries = s->default_for.max_queries,
                     .max_loads = s->default_for.max_loads};
 }
@@ -595,18 +613,19 @@ static Choice choice_at(size_t i, const Shipped *shipped) {
 static bool is_for(const Choice *c, const Spec *spec, const Target *t, int64_t queries) {
     bool fits = c->known && mask_has(c->arch_mask, t) && head_dim(spec) >= c->head_dim_min && head_dim(spec) <= c->head_dim_max;
     bool wanted = (!c->dtypes || c->dtypes >> (ag_keeps_maximum(spec) ? DT_F16 : spec->dtype) & 1) && (spec->mask || !c->masked);
+    wanted = wanted && (!c->staged || ag_elements_in_tiles(spec));
     wanted = wanted && (!c->max_loads || ag_element_loads(spec) <= c->max_loads);
     return fits && wanted && (!c->max_queries || (queries >= 0 && queries <= c->max_queries));
 }
 
-static const char *first_for(const Spec *spec, const Target *t, int64_t queries, bool elements) {
+static const char *first_for(const Spec *spec, const Target *t, int64_t queries, bool elements, bool staged) {
     const Shipped *shipped;
     const char *best = NULL;
     int64_t fewest = INT64_MAX; /* that best is for; INT64_MAX: any number */
     for (size_t i = 0; (shipped = ag_shipped_schedule(i)); i++) {
         Choice c = choice_at(i, shipped);
         int64_t max = c.max_queries ? c.max_queries : INT64_MAX;
-        if (c.elements != elements || !is_for(&c, spec, t, queries) || (best && max >= fewest)) continue;
+        if (c.elements != elements || (c.staged && !staged) || !is_for(&c, spec, t, queries) || (best && max >= fewest)) continue;
         best = shipped->name;
         fewest = max;
     }
@@ -617,7 +636,7 @@ static const char *first_for(const Spec *spec, const Target *t, int64_t queries,
 const char *ag_schedule_fallback(const Spec *spec, const Target *t, int64_t queries, int n) {
     const char *first = ag_schedule_default(spec, t, queries);
     const Shipped *shipped;
-    bool behind = !first || !ag_reads_elements(spec) || first == first_for(spec, t, queries, false);
+    bool behind = !first || !ag_reads_elements(spec) || first == first_for(spec, t, queries, false, true);
     for (size_t i = 0; first && (shipped = ag_shipped_schedule(i)); i++) {
         Choice c = choice_at(i, shipped);
         c.max_loads = 0; /* that is about speed */
@@ -627,7 +646,10 @@ const char *ag_schedule_fallback(const Spec *spec, const Target *t, int64_t quer
     return NULL;
 }
 
-const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries) {
-    const char *name = ag_reads_elements(spec) || spec->weigh ? first_for(spec, t, queries, true) : NULL;
-    return name ? name : first_for(spec, t, queries, false);
+static const char *choose(const Spec *spec, const Target *t, int64_t queries, bool staged) {
+    const char *name = ag_reads_elements(spec) || spec->weigh ? first_for(spec, t, queries, true, staged) : NULL;
+    return name ? name : first_for(spec, t, queries, false, staged);
 }
+
+const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries) { return choose(spec, t, queries, true); }
+const char *ag_schedule_unstaged(const Spec *spec, const Target *t) { return choose(spec, t, -1, false); }

@@ -69,7 +69,8 @@ static float *content(const Cell *c) { return c->v->space == SPACE_SHARED ? c->s
 
 static void keep_written(Sim *s, const Block *body) {
     for (const Ins *i = body->first; i; i = i->next) {
-        bool registers = i->op == TI_MAP || i->op == TI_FILL || i->op == TI_REDUCE || i->op == TI_TOTAL || (i->op == TI_MMA && !i->async);
+        bool registers =
+            i->op == TI_MAP || i->op == TI_FILL || i->op == TI_REDUCE || i->op == TI_TOTAL || i->op == TI_LOAD || (i->op == TI_MMA && !i->async);
         bool own_rows = i->op == TI_STAGE && s->k->val[i->dst].stages == 1;
         if (!registers && !own_rows) ag_sim_fail(s, "`%s` stands in a body that some warps skip", ag_tile_op_name[i->op]);
         Cell *c = &s->cell[i->dst];

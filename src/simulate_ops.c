@@ -62,8 +62,40 @@ static void fetch(Sim *s, const Ins *i, Stage *g, int64_t row0, int live, int64_
     fetch_stand_in(s, i, g, row0);
 }
 
+/* Elements of a captured tensor, and zeros where it has none. */
+static void fetch_elements(Sim *s, const Ins *i, Stage *g) {
+    const Val *v = &s->k->val[i->dst];
+    const KernelTensor *t = &s->k->tensor[i->a];
+    const HostTensor *x = ag_sim_tensor(s, i->a);
+    int64_t first[4] = {ag_sim_int(s, i->e[3]), ag_sim_int(s, i->e[4]), ag_sim_int(s, i->e[1]), ag_sim_int(s, i->e[5])}, extent[4], at[4];
+    int none = 4 - t->rank; /* dims that it has not */
+    for (int d = 0; d < t->rank; d++) extent[d] = ag_sim_int(s, t->extent[d]);
+    for (int j = 0; j < v->rows * v->cols; j++) {
+        bool in = true;
+        for (int d = 0; d < 4; d++) {
+            int64_t n = first[d] + (d == 3 ? j % v->cols : d == 2 ? j / v->cols : 0);
+            in = in && n >= 0 && n < (d < none ? 1 : extent[d - none]);
+            if (d >= none) at[d - none] = n;
+        }
+        g->x[j] = in ? (float)ag_host_get_at(x, at, t->rank) : 0;
+    }
+}
+
+static void copy_elements(Sim *s, const Ins *i) {
+    s->stage = ag_sim_int(s, i->e[0]);
+    Stage *g = ag_sim_overwrite(s, i->dst, s->stage);
+    if (s->order->values) fetch_elements(s, i, g);
+    g->source = (Source){.tensor = i->a, .row0 = ag_sim_int(s, i->e[1])};
+    if (i->bar < 0 || !s->k->role[s->role].one_thread) ag_sim_fail(s, "elements are copied by TMA, by one thread");
+    ag_sim_copied_tma(s, i, g);
+}
+
 static void copy(Sim *s, const Ins *i) {
     const Val *v = &s->k->val[i->dst];
+    if (v->elements) {
+        copy_elements(s, i);
+        return;
+    }
     const KernelTensor *t = &s->k->tensor[i->a];
     int64_t row0 = ag_sim_int(s, i->e[1]), limit = ag_sim_int(s, i->e[2]), b = ag_sim_int(s, i->e[3]), head = ag_sim_int(s, i->e[4]);
     s->stage = ag_sim_int(s, i->e[0]);
@@ -84,10 +116,11 @@ static void copy(Sim *s, const Ins *i) {
 
 static void load(Sim *s, const Ins *i) {
     Cell *d = &s->cell[i->dst];
+    const Val *a = &s->k->val[i->a];
     const Stage *g = ag_sim_read(s, i->a, ag_sim_int(s, i->e[0]), USE_ROWS, false);
-    assert(d->v->rows == s->k->val[i->a].rows && d->v->cols == s->k->val[i->a].cols);
+    assert((d->v->rows == a->rows || a->elements) && d->v->cols == a->cols);
     if (!s->order->values) return;
-    memcpy(d->x, g->x, sizeof(float) * (size_t)d->v->rows * (size_t)d->v->cols);
+    for (int r = 0; r < d->v->rows; r++) memcpy(d->x + r * a->cols, g->x + (a->rows == 1 ? 0 : r * a->cols), sizeof(float) * (size_t)a->cols);
     d->from = of_source(s, &g->source);
     d->written = true;
 }

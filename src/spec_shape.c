@@ -137,6 +137,47 @@ int ag_element_loads(const Spec *spec) {
     return weights && r.elements < WEIGHTS ? WEIGHTS : r.elements;
 }
 
+/* ---- elements in tiles */
+
+typedef struct Tiles {
+    const Spec *spec;
+    const Ast *seen[4]; /* one of each tensor and subscripts */
+    int n;
+    ElementTiles found;
+} Tiles;
+
+static bool is_axis(const Ast *e, Axis axis) { return e->op == OP_AXIS && e->index == (int)axis; }
+static bool has_axis(const Input *x, int dim, Axis axis) { return x->dim[dim].kind == DIM_AXIS && x->dim[dim].axis == axis; }
+
+static void find_tiles(Tiles *t, const Ast *e) {
+    if (!e) return;
+    if (e->op == OP_LET) find_tiles(t, t->spec->let[e->index].value);
+    for (int i = 0; i < ag_op[e->op].arity; i++) find_tiles(t, e->arg[i]);
+    if (e->op != OP_LOAD || !e->nsub) return;
+    const Input *x = &t->spec->input[e->index];
+    int last = e->nsub - 1;
+    bool keys = is_axis(e->sub[last], AX_K) && (x->storage || x->type == t->spec->dtype);
+    bool rows = last > 0 && is_axis(e->sub[last - 1], AX_Q) && has_axis(x, last - 1, AX_Q);
+    Reading r = {.spec = t->spec};
+    for (int i = 0; i < last - rows && keys; i++) keys = varies_with(&r, e->sub[i]) == 0;
+    for (int i = 0; i < t->n && keys; i++) keys = t->seen[i]->index != e->index; /* has been counted */
+    if (!keys || t->n == LEN(t->seen)) return;
+    t->seen[t->n++] = e;
+    if (rows) t->found.tiles++;
+    if (!rows) t->found.rows++;
+}
+
+ElementTiles ag_element_tiles(const Spec *spec) {
+    Tiles t = {.spec = spec};
+    find_tiles(&t, spec->score);
+    return t.found;
+}
+
+bool ag_elements_in_tiles(const Spec *spec) {
+    ElementTiles x = ag_element_tiles(spec);
+    return x.tiles == 1 && x.rows <= 1 && ag_element_loads(spec) == 1;
+}
+
 bool ag_scores_positions(const Spec *spec) {
     Reading r = {.spec = spec};
     varies_with(&r, spec->score);

@@ -74,6 +74,31 @@ void ag_spz_release(Specialise *s, Block *b, const Ring *r, Ref step) {
 }
 void ag_spz_mma_wait(Specialise *s, Block *b, int n, const char *note) { ag_spz_put(s, b, TI_MMA_WAIT, note)->n = n; }
 
+/* ---- tiles of elements */
+static const Ring *element_ring(const Specialise *s, const Ins *i) {
+    for (int e = 0; e < s->nelement && i->op == TI_LOAD; e++)
+        if (s->element[e].val == i->a) return &s->element[e];
+    return NULL;
+}
+static void release_element(Specialise *s, Block *to, const Ring *r, Ref step) {
+    ag_spz_put(s, to, TI_FENCE, NULL); /* what was read may be written by the copy engine */
+    ag_spz_release(s, to, r, step);
+}
+void ag_spz_put_clone(Specialise *s, Block *to, const Ins *i, Ref step, bool last) {
+    const Ring *r = element_ring(s, i);
+    if (r) wait_full(s, to, r, step, "elements");
+    Ins *c = add(to, ag_ins_clone(s->k, i));
+    if (!r) return;
+    c->e[0] = ag_spz_stage(s, r, step);
+    if (last) release_element(s, to, r, step);
+}
+void ag_spz_put_again(Specialise *s, Block *to, const Ins *load, Ref step) {
+    add(to, ag_ins_clone(s->k, load))->e[0] = ag_spz_stage(s, element_ring(s, load), step);
+}
+void ag_spz_release_elements(Specialise *s, Block *to, Ref step) {
+    for (int e = 0; e < s->nelement; e++) release_element(s, to, &s->element[e], step);
+}
+
 /* ---- taking the step apart */
 static bool is_touched(const Parts *p, int v) {
     bool touched = false;
@@ -170,10 +195,10 @@ static bool rescales(const Kernel *k, const Ins *i) {
     const Node *x = &k->nodes.n[n->arg[0]];
     return x->op == OP_VAL && x->index == i->dst;
 }
-static void append_unscaled(Specialise *s, Block *to, const Block *from, Ref tile) {
+static void append_unscaled(Specialise *s, Block *to, const Block *from, Ref tile, Ref step) {
     Block kept = {0};
     for (const Ins *i = from->first; i; i = i->next)
-        if (!rescales(s->k, i)) ag_block_append(&kept, ag_ins_clone(s->k, i));
+        if (!rescales(s->k, i)) ag_spz_put_clone(s, &kept, i, step, true);
     ag_spz_append(s, to, &kept, tile);
 }
 static bool reads_row(const Kernel *k, const Ins *x, int row) {
@@ -203,12 +228,13 @@ void ag_spz_first(Specialise *s, Block *to, const Parts *p) {
     Kernel *k = s->k;
     Ref tile = ag_spz_op(s, OP_SUB, k->hi, ag_spz_num(s, 1));
     Block all = {0};
+    Ref step = s->base ? s->base : ag_spz_num(s, 0);
     Ins *before = to->last;
-    ag_spz_get_key_tile(s, to, s->base ? s->base : ag_spz_num(s, 0));
-    ag_spz_release(s, to, &s->ring[0], s->base ? s->base : ag_spz_num(s, 0));
+    ag_spz_get_key_tile(s, to, step);
+    ag_spz_release(s, to, &s->ring[0], step);
     (before ? before->next : to->first)->note = "---- softmax of the first key tile: there are no older sums";
-    append_unscaled(s, &all, &p->softmax, tile);
-    append_unscaled(s, &all, &p->touches, tile);
+    append_unscaled(s, &all, &p->softmax, tile, step);
+    append_unscaled(s, &all, &p->touches, tile, step);
     ag_spz_append(s, &all, &p->show, tile);
     ag_spz_append(s, &all, &p->end, tile);
     remove_unread_rows(s, &all);
@@ -236,9 +262,9 @@ void ag_spz_wait_weighted(Specialise *s, Block *to, const Parts *p) {
 
 /* Elements that the step reads are asked for before its products; then the rest of the softmax. */
 static bool is_fetch(const Specialise *s, const Ins *i) { return i->op == TI_MAP && s->k->val[i->dst].fetched; }
-static void append_fetches(Specialise *s, Block *to, const Block *softmax, bool fetches) {
+static void append_fetches(Specialise *s, Block *to, const Block *softmax, bool fetches, Ref step) {
     for (const Ins *i = softmax->first; i; i = i->next)
-        if (is_fetch(s, i) == fetches) add(to, ag_ins_clone(s->k, i));
+        if (is_fetch(s, i) == fetches) ag_spz_put_clone(s, to, i, step, true);
 }
 
 /* Elements that are read ahead of the products: where that takes the key tile, it is waited for. */
@@ -249,7 +275,7 @@ static bool fetch_ahead(Specialise *s, Block *to, const Parts *p) {
         wait_full(s, to, &s->ring[0], ag_spz_step(s, s->j), "which keys");
         ag_spz_get_key_tile(s, to, ag_spz_step(s, s->j));
     }
-    append_fetches(s, to, &p->softmax, true);
+    append_fetches(s, to, &p->softmax, true, 0);
     return asks;
 }
 
@@ -259,7 +285,7 @@ static void overlapped(Specialise *s, Block *to, const Parts *p) {
     ag_spz_wait_scores(s, to);
     if (!known) ag_spz_get_key_tile(s, to, issued.scores);
     ag_spz_release(s, to, &s->ring[0], issued.scores);
-    append_fetches(s, to, &p->softmax, false);
+    append_fetches(s, to, &p->softmax, false, issued.scores);
     ag_spz_wait_weighted(s, to, p);
     ag_spz_release(s, to, &s->ring[1], issued.weighted);
     ag_spz_append(s, to, &p->touches, 0);
@@ -274,7 +300,7 @@ static void in_order(Specialise *s, Block *to, const Parts *p) {
     ag_spz_mma_wait(s, to, 0, NULL);
     if (!known) ag_spz_get_key_tile(s, to, step);
     ag_spz_release(s, to, &s->ring[0], step);
-    append_fetches(s, to, &p->softmax, false);
+    append_fetches(s, to, &p->softmax, false, step);
     ag_spz_append(s, to, &p->touches, 0);
     ag_spz_append(s, to, &p->show, 0);
     ag_spz_weighted(s, to, p, step, "weighted values");
@@ -336,6 +362,13 @@ static void add_tile(Ring *r, Ins *copy) {
     if (i == r->nmore) r->nmore++;
 }
 
+static void find_element(Specialise *s, Ins *copy) {
+    for (int e = 0; e < s->nelement; e++)
+        if (s->element[e].val == copy->dst) return;
+    assert(s->nelement < LEN(s->element));
+    s->element[s->nelement++] = (Ring){.val = copy->dst, .copy = copy, .full = -1, .empty = -1};
+}
+
 static void find_copies(Specialise *s) {
     for (Ins *i = s->body->first, *next; i; i = next) {
         next = i->next;
@@ -346,6 +379,7 @@ static void find_copies(Specialise *s) {
     }
     for (Ins *l = s->body->first; l; l = l->next) {
         for (Ins *i = l->body.first; ag_spz_is_key_loop(s, l) && i; i = i->next) {
+            if (i->op == TI_COPY && s->k->val[i->dst].elements) find_element(s, i);
             if (i->op != TI_MMA) continue;
             for (Ins *c = l->body.first; c; c = c->next)
                 if (c->op == TI_COPY && c->dst == i->b) add_tile(&s->ring[i->trans ? 0 : 1], c);
@@ -378,7 +412,7 @@ static void make_ring(Specialise *s, Ring *r, FieldId stages, bool empty) {
         Val *x = &k->val[i < 0 ? r->val : r->more[i]];
         x->stages = (int)s->sched->f[stages].v;
         x->span = s->sched->f[stages].span;
-        x->panels = true;
+        x->panels |= !x->elements;
     }
     const Val *v = &k->val[r->val];
     r->full = barrier(s, named(s, r->val, "full"), BARRIER_MBAR, v->stages, 1);
@@ -435,6 +469,8 @@ static void make_roles(Specialise *s) {
 static FieldId field_of_barrier(const Specialise *s, int barrier) {
     if (barrier == s->ring[0].full || barrier == s->ring[0].empty) return F_K_STAGES;
     if (barrier == s->ring[1].full || barrier == s->ring[1].empty) return F_V_STAGES;
+    for (int e = 0; e < s->nelement; e++)
+        if (barrier == s->element[e].full || barrier == s->element[e].empty) return F_E_STAGES;
     return barrier == s->turns ? F_TURNS : barrier == s->query.full || barrier == s->query.empty ? F_Q_STAGES : F_O_STORE;
 }
 
@@ -449,6 +485,7 @@ static FieldId field_behind(const Specialise *s, const Ins *i) {
     case TI_PASS_TURN:
     case TI_SYNC: return field_of_barrier(s, i->n);
     case TI_MMA: return i->trans ? F_K_STAGES : F_V_STAGES;
+    case TI_LOAD: return F_E_STAGES;
     case TI_STORE:
     case TI_STORE_WAIT: return F_O_STORE;
     case TI_PUT:
@@ -512,6 +549,7 @@ void ag_specialise(Fn *fn) {
     make_ring(&s, &s.query, F_Q_STAGES, s.persistent);
     make_ring(&s, &s.ring[0], F_K_STAGES, true);
     make_ring(&s, &s.ring[1], F_V_STAGES, true);
+    for (int e = 0; e < s.nelement; e++) make_ring(&s, &s.element[e], F_E_STAGES, true);
     if (sched->f[F_TURNS].v) s.turns = barrier(&s, "turn", BARRIER_TURNS, 1, 0);
     bool staged = sched->f[F_P_OPERAND].v == WEIGHTS_SMEM;
     if (staged || sched->f[F_O_STORE].v == STORE_SMEM) barrier(&s, "warpgroup", BARRIER_WARPGROUP, 1, 0);

@@ -18,9 +18,11 @@ typedef struct Ring {
 typedef struct Specialise {
     Kernel *k;
     const Schedule *sched;
-    Block *body;  /* of math */
-    Ring ring[2]; /* [0] of the scores' operands, [1] of the weighted values' */
-    Ring query;   /* its `empty` is used by persistent blocks only */
+    Block *body;     /* of math */
+    Ring ring[2];    /* [0] of the scores' operands, [1] of the weighted values' */
+    Ring element[2]; /* of tiles of elements that the scores read */
+    int nelement;
+    Ring query; /* its `empty` is used by persistent blocks only */
     bool overlap, speculate, forward, persistent, dynamic, chained;
     int ref;    /* speculate: per row what plain steps take their weights under, -1; Parts.end sets it */
     Ref ref_of; /* and how it follows from the maximum */
@@ -59,8 +61,12 @@ void ag_spz_wait(Specialise *s, Block *b, int barrier, Ref stage, Ref parity, co
 void ag_spz_release(Specialise *s, Block *b, const Ring *r, Ref step);
 void ag_spz_mma_wait(Specialise *s, Block *b, int groups, const char *note);
 int ag_spz_slot(Specialise *s, const char *name, FieldId stages);
-Ref ag_spz_at_tile(Specialise *s, Ref e, Ref tile);                        /* e with `tile` in place of the step */
-void ag_spz_append(Specialise *s, Block *to, const Block *from, Ref tile); /* clones; j becomes `tile` (0: as it is) */
+/* A clone of instruction i of a step; of the load of a tile of elements with the wait for it, and (last) its release. */
+void ag_spz_put_clone(Specialise *s, Block *to, const Ins *i, Ref step, bool last);
+void ag_spz_put_again(Specialise *s, Block *to, const Ins *load, Ref step); /* the load of a tile of elements that is there */
+void ag_spz_release_elements(Specialise *s, Block *to, Ref step);           /* which were not the last */
+Ref ag_spz_at_tile(Specialise *s, Ref e, Ref tile);                         /* e with `tile` in place of the step */
+void ag_spz_append(Specialise *s, Block *to, const Block *from, Ref tile);  /* clones; j becomes `tile` (0: as it is) */
 /* One asynchronous product of the given step, in a group of its own, when its shared tile is there.  what: for the reader of the kernel. */
 void ag_spz_scores(Specialise *s, Block *to, const Parts *p, Ref step, Ref round, const char *what);
 void ag_spz_weighted(Specialise *s, Block *to, const Parts *p, Ref step, const char *what);

@@ -91,7 +91,10 @@ static void mend(Specialise *s, Block *to, const Parts *p, Ref step, int sum, Re
     scores->e[0] = ag_spz_stage(s, &s->ring[0], step);
     if (s->round) scores->e[1] = ag_spz_stage(s, &s->query, s->round);
     for (const Ins *i = p->softmax.first; i; i = i->next)
-        if (i->op != TI_IF) add(&any->body, ag_ins_clone(k, i));
+        if (i->op == TI_LOAD)
+            ag_spz_put_again(s, &any->body, i, step);
+        else if (i->op != TI_IF)
+            add(&any->body, ag_ins_clone(k, i));
     ag_spz_append(s, &any->body, &p->touches, 0);
     ag_spz_append(s, &any->body, &p->end, 0);
     Ins *none = ag_spz_put(s, &any->body, TI_FILL, "its weights are counted already");
@@ -141,7 +144,8 @@ void ag_spz_speculative(Specialise *s, Block *to, const Parts *p, Ref masked) {
     Pair issued = ag_spz_issue_both(s, to, p);
     ag_spz_wait_scores(s, to);
     ag_spz_get_key_tile(s, to, issued.scores);
-    for (const Ins *i = p->softmax.first; i != x.max; i = i->next) add(to, ag_ins_clone(k, i)); /* what the spec makes of the scores */
+    for (const Ins *i = p->softmax.first; i != x.max; i = i->next)
+        ag_spz_put_clone(s, to, i, issued.scores, false); /* what the spec makes of the scores */
     if (masked) find_maximum(s, to, p, &x, masked);
     Ins *exp = add(to, ag_ins_clone(k, x.exp));
     exp->note = masked ? "---- weights under the reference" : "weights under the maximum so far";
@@ -162,6 +166,7 @@ void ag_spz_speculative(Specialise *s, Block *to, const Parts *p, Ref masked) {
         s, to, TI_MAP, ag_fmt(k->arena, "---- the step stands: its sum counts, and %.*s is needed no longer", STRF(k->val[s->ring[0].val].name)).s);
     den->dst = x.sum->dst;
     den->e[0] = ag_spz_op(s, OP_ADD, ag_kval(k, den->dst), ag_kval(k, sum));
-    ag_spz_release(s, to, &s->ring[0], issued.scores); /* only now: a failed speculation reads K again */
+    ag_spz_release(s, to, &s->ring[0], issued.scores); /* only now: a failed speculation reads K again, and elements */
+    ag_spz_release_elements(s, to, issued.scores);
     ag_spz_append(s, to, &p->show, 0);
 }

@@ -450,7 +450,7 @@ static void expect(Specialise *s, Block *to, const Ring *r, Ref stage, int bytes
 
 static int tile_bytes(const Specialise *s, int val) {
     const Val *v = &s->k->val[val];
-    return v->rows * ag_panel_cols(v->cols) * ag_dtype_bytes(v->type);
+    return v->rows * (v->panels ? ag_panel_cols(v->cols) : v->cols) * ag_dtype_bytes(v->type);
 }
 
 /* A stage of every tile of the ring; the first of the copies. */
@@ -536,6 +536,20 @@ static void load_keys(Specialise *s, Block *to, int ring, Ref j, Ref step, const
     load_tile(s, to, r, stage, NULL, row, NULL);
 }
 
+/* The elements that the scores of key tile j read. */
+static void load_elements(Specialise *s, Block *to, Ref j, Ref step, const char *what) {
+    for (int e = 0; e < s->nelement; e++) {
+        const Ring *r = &s->element[e];
+        Ref stage =
+            room_for_keys(s, to, r, step, ag_fmt(s->k->arena, "---- %.*s of %s, when its stage is empty", STRF(s->k->val[r->val].name), what).s);
+        Ins *c = copy_tiles(s, to, r, stage, NULL);
+        for (int i = 1; i < LEN(c->e); i++) {
+            c->e[i] = ag_spz_at_tile(s, c->e[i], j);
+            if (s->k->tiles && c->e[i]) c->e[i] = with_tile(s, c->e[i], s->tile_k);
+        }
+    }
+}
+
 static Ref room_for_query(Specialise *s, Block *to, Ref round, const char *note) {
     Ref stage = ag_spz_stage(s, &s->query, round);
     ag_spz_wait(s, to, s->query.empty, stage, ag_spz_op(s, OP_SUB, ag_spz_num(s, 1), ag_spz_phase(s, &s->query, round)), note);
@@ -603,14 +617,23 @@ static void load_loop(Specialise *s, Block *to, const Block *early) {
         Ins *more = ag_spz_put(s, &loop->body, TI_IF, NULL);
         more->e[0] = ag_spz_op(s, OP_GT, s->j, k->lo);
         load_keys(s, &more->body, 0, ag_spz_op(s, OP_SUB, s->j, one), ag_spz_op(s, OP_ADD, step, one), "the next step");
-    } else
+        load_elements(s, &more->body, ag_spz_op(s, OP_SUB, s->j, one), ag_spz_op(s, OP_ADD, step, one), "the next step");
+    } else {
         load_keys(s, &loop->body, 0, s->j, step, "this step");
-    if (!s->overlap) s->tile_now = s->tile_k;
+        load_elements(s, &loop->body, s->j, step, "this step");
+        s->tile_now = s->tile_k;
+    }
     load_keys(s, &loop->body, 1, s->j, step, "this step");
 }
 
+static Ref first_step(Specialise *s) { return s->base ? s->base : ag_spz_num(s, 0); }
+static Ref first_tile(Specialise *s) { return ag_spz_op(s, OP_SUB, s->k->hi, ag_spz_num(s, 1)); }
 static void first_key(Specialise *s, Block *to) {
-    if (s->overlap) load_keys(s, to, 0, ag_spz_op(s, OP_SUB, s->k->hi, ag_spz_num(s, 1)), s->base ? s->base : ag_spz_num(s, 0), "the first step");
+    if (s->overlap) load_keys(s, to, 0, first_tile(s), first_step(s), "the first step");
+}
+/* Behind Q, which is waited for before. */
+static void first_elements(Specialise *s, Block *to) {
+    if (s->overlap) load_elements(s, to, first_tile(s), first_step(s), "the first step");
 }
 
 static void load_walk(Specialise *s, Block *to, const Outline *o) {
@@ -640,6 +663,7 @@ static void load_walk(Specialise *s, Block *to, const Outline *o) {
     }
     first_key(s, in);
     if (!s->chained) publish(s, in, w.tile, s->round, NULL, 0, "the tile");
+    first_elements(s, in);
     load_loop(s, in, &early);
     count_tile(s, in);
     ag_spz_set(s, in, w.tile, next);
@@ -662,5 +686,6 @@ void ag_spz_load(Specialise *s, Role *load) {
         if (i->op == TI_LET) add(&load->body, ag_ins_clone(s->k, i));
     first_key(s, &load->body);
     load_tile(s, &load->body, &s->query, ag_spz_num(s, 0), NULL, 0, "---- Q");
+    first_elements(s, &load->body);
     load_loop(s, &load->body, &none);
 }

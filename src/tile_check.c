@@ -102,8 +102,22 @@ static void check_uniform(const Check *c, Ref r, Type want) {
 
 static bool is_mbar(const Check *c, int n) { return n >= 0 && n < c->k->nbarrier && c->k->barrier[n].kind == BARRIER_MBAR; }
 
+/* A tile, or a row, of elements of a captured tensor. */
+static void check_copy_elements(const Check *c, const Ins *i) {
+    const Val *d = val(c, i->dst);
+    require(c, i->a >= TEN_COUNT && i->a < c->k->ntensor && c->k->tensor[i->a].type == d->type && !c->k->tensor[i->a].flat,
+            "the source is no captured tensor of this type");
+    require(c, d->panels == (d->rows > 1), "elements lie in panels, or as one row");
+    for (int e = 0; e < 6; e++) check_uniform(c, i->e[e], T_INT);
+    require(c, !(c->facts & FACT_PIPELINED) || (c->role->one_thread && is_mbar(c, i->bar)), "one thread copies elements by TMA");
+}
+
 static void check_copy(const Check *c, const Ins *i) {
     require(c, is_in(c, i->dst, SPACE_SHARED), "the destination is not in shared memory");
+    if (is_in(c, i->dst, SPACE_SHARED) && val(c, i->dst)->elements) {
+        check_copy_elements(c, i);
+        return;
+    }
     bool rows = i->a >= 0 && i->a < c->k->ntensor && c->k->tensor[i->a].rank == 4 && c->k->tensor[i->a].cols;
     require(c, rows, "the source is no tensor of rows");
     if (!is_in(c, i->dst, SPACE_SHARED) || !rows) return;
@@ -184,10 +198,12 @@ static void check_list(Check *c, const Ins *i) {
 
 static void check_load(const Check *c, const Ins *i) {
     const Val *d = val(c, i->dst), *a = val(c, i->a);
-    bool there = d && a && d->space == SPACE_FRAG && d->layout == LAYOUT_A && a->space == SPACE_SHARED;
-    require(c, there, "it must take a shared tile to an operand");
+    bool shared = d && a && d->space == SPACE_FRAG && a->space == SPACE_SHARED, elements = shared && a->elements;
+    bool there = shared && (elements ? d->layout == LAYOUT_ACC && d->fetched : d->layout == LAYOUT_A);
+    require(c, there, "it must take a shared tile to an operand, or elements to a fragment of them");
     if (!there) return;
-    require(c, d->rows == a->rows && d->cols == a->cols && d->type == a->type, "the operand differs from the tile in shape or type");
+    require(c, (d->rows == a->rows || (elements && a->rows == 1)) && d->cols == a->cols && d->type == a->type,
+            "the operand differs from the tile in shape or type");
     check_uniform(c, i->e[0], T_INT);
 }
 

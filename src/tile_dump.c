@@ -105,8 +105,13 @@ static void put_operands(Dump *d, const Ins *i) {
         put_stage(d, i->dst, i->e[0]);
         ag_put(d->out, " <- %s", k->tensor[i->a].name);
         put_exprs(d, "[", i->e + 3, 2, ", ");
-        put_exprs(d, "rows ", i->e + 1, 1, " ..]");
-        put_exprs(d, " below ", i->e + 2, 1, i->bar >= 0 ? " by TMA, " : i->async ? " async" : "");
+        if (k->val[i->dst].elements) {
+            put_exprs(d, k->val[i->dst].panels ? "rows " : "row ", i->e + 1, 1, k->val[i->dst].panels ? " .., " : ", ");
+            put_exprs(d, "columns ", i->e + 5, 1, i->bar >= 0 ? " ..] by TMA, " : " ..]");
+        } else {
+            put_exprs(d, "rows ", i->e + 1, 1, " ..]");
+            put_exprs(d, " below ", i->e + 2, 1, i->bar >= 0 ? " by TMA, " : i->async ? " async" : "");
+        }
         if (i->own) ag_put(d->out, ", each warp its own");
         if (i->bar >= 0) put_mbar(d, i->bar, i->e[0]);
         break;

@@ -6,7 +6,8 @@
  *   if (all alike)   x = t[lo];  S = f(S, x)
  *   else             S = f(S, t[i(q, k)])
  * An element for each query and key, bias[b, h, q, k], comes from far: with wgmma it is fetched before the products of its step are issued, two neighbours at a time where they
- * lie so, into a fragment of its own.
+ * lie so, into a fragment of its own.  With staging.elements.stages it comes in tiles through shared memory, as K does, and so does one for each key, bias[b, k], in rows:
+ *   copy pair_tile <- pair[.., q, k];  load E = pair_tile;  S = f(S, E)
  *
  * Bounds go through operations that are monotone; log2.approx is so but for its last bit, which may put a score at the edge of two buckets into either, as it may without this. */
 #include <float.h>
@@ -199,7 +200,7 @@ static bool comes_to_rest(const Walk *w, Ref r) {
     return rests;
 }
 
-enum { MOST_LOADS = 4 };
+enum { MOST_LOADS = 4, MOST_STAGED = 2 };
 typedef struct Shared {
     Kernel *k;
     Ref load[MOST_LOADS], alike[MOST_LOADS]; /* and the element that all read where they read one */
@@ -322,16 +323,120 @@ static void fetch(Kernel *k, Block *b, Ins *map) {
     if (s.n) map->e[0] = ag_node_rebuild(&k->nodes, &k->nodes, root, swap_load, &s);
 }
 
+/* ---- elements by query and key, or by key, in tiles through shared memory */
+
+typedef struct Staged {
+    Ref load;
+    int tile, frag; /* shared; and what it is read into */
+} Staged;
+typedef struct Staging {
+    Fn *fn;
+    Staged of[MOST_STAGED];
+    int n;
+    Ref row0; /* VAL of the tile's first query row */
+} Staging;
+
+/* Is it an element that a tile of a tensor map has: its key the last subscript, its query's row, if it has one, the last but one, and the others the same for
+ * the tile? */
+static bool is_in_tiles(Kernel *k, Ref r, bool *rows) {
+    const Node *n = &k->nodes.n[r];
+    if (n->op != OP_LOAD || !n->nsub || k->tensor[n->index].flat || k->tensor[n->index].type != k->spec->dtype) return false;
+    Walk w = {.k = k};
+    const Node *last = &k->nodes.n[n->sub[n->nsub - 1]], *q = n->nsub > 1 ? &k->nodes.n[n->sub[n->nsub - 2]] : NULL;
+    *rows = q && q->op == OP_SUB && k->nodes.n[q->arg[0]].op == OP_AXIS && k->nodes.n[q->arg[0]].index == AX_Q &&
+            k->nodes.n[q->arg[1]].op == OP_SIZE && k->nodes.n[q->arg[1]].index == SZ_OFF;
+    bool in = last->op == OP_AXIS && last->index == AX_K;
+    for (int i = 0; i < n->nsub - 1 - *rows && in; i++) in = is_fixed(&w, n->sub[i]);
+    return in;
+}
+
+static Ref first_row(const Kernel *k) {
+    for (const Ins *i = k->role[0].body.first; i; i = i->next)
+        if (i->op == TI_COPY && i->a == TEN_Q) return i->e[1];
+    return 0;
+}
+
+/* The place of r's tile among those of the kernel; -1: it gets none. */
+static int staged_as(Staging *s, Ref r, const Ins *map, bool want_rows) {
+    Kernel *k = s->fn->kernel;
+    bool rows;
+    int tensor = k->nodes.n[r].index;
+    for (int i = 0; i < s->n; i++)
+        if (s->of[i].load == r) return i;
+    for (int i = 0; i < s->n; i++)
+        if (k->nodes.n[s->of[i].load].index == tensor) return -1; /* it has another map already */
+    if (s->n == MOST_STAGED || k->pack > 1 || !is_in_tiles(k, r, &rows) || rows != want_rows || (rows && !s->row0)) return -1;
+    const Val *like = &k->val[map->dst];
+    Val tile = {.name = ag_fmt(k->arena, "%s_tile", k->tensor[tensor].name),
+                .space = SPACE_SHARED,
+                .type = k->tensor[tensor].type,
+                .rows = rows ? like->rows : 1,
+                .cols = like->cols,
+                .stages = 1,
+                .swizzle = -1,
+                .offset = -1,
+                .bytes = -1,
+                .over = -1,
+                .reference = -1,
+                .carry = -1,
+                .panels = rows,
+                .elements = true};
+    s->of[s->n] = (Staged){r, ag_val(k, tile), fragment_for(k, r, like)};
+    return s->n++;
+}
+
+/* The copy of the tile of this step, and its load. */
+static void copy_and_load(Staging *s, Block *b, Ins *map, const Staged *x) {
+    Kernel *k = s->fn->kernel;
+    const Node n = k->nodes.n[x->load];
+    Ins *copy = ag_ins(k, TI_COPY, x->tile), *load = ag_ins(k, TI_LOAD, x->frag);
+    Ref zero = ag_node_int(&k->nodes, 0);
+    int row = n.nsub - 2;
+    copy->a = n.index;
+    for (int e = 0; e < 6; e++) copy->e[e] = zero;
+    copy->e[5] = map->e[2];
+    if (row >= 0) copy->e[1] = k->val[x->tile].panels ? s->row0 : n.sub[row];
+    if (row >= 1) copy->e[4] = n.sub[row - 1];
+    if (row >= 2) copy->e[3] = n.sub[row - 2];
+    load->a = x->tile;
+    load->e[0] = zero;
+    copy->span = load->span = map->span;
+    ag_block_insert_before(b, map, copy);
+    ag_block_insert_before(b, map, load);
+}
+
+static void stage(Staging *s, Block *b, Ins *map, bool want_rows) {
+    Kernel *k = s->fn->kernel;
+    Ref root = map->e[0];
+    Shared swap = {.k = k};
+    bool *live = NEWN(k->arena, bool, (size_t)root + 1);
+    live[root] = true;
+    for (Ref r = root; r > 0; r--) {
+        const Node n = k->nodes.n[r];
+        if (!live[r]) continue;
+        for (int i = 0; i < ag_op[n.op].arity; i++) live[n.arg[i]] = true;
+        int at = n.op == OP_LOAD && swap.n < MOST_LOADS ? staged_as(s, r, map, want_rows) : -1;
+        if (at < 0) continue;
+        swap.load[swap.n] = r;
+        swap.val[swap.n++] = s->of[at].frag;
+        copy_and_load(s, b, map, &s->of[at]);
+    }
+    if (swap.n) map->e[0] = ag_node_rebuild(&k->nodes, &k->nodes, root, swap_load, &swap);
+}
+
 /* Of a role's key loops; a speculative step does its scores again, without conditions: it has none. */
 void ag_share_elements(Fn *fn) {
     Kernel *k = fn->kernel;
-    bool wgmma = fn->sched->f[F_MMA_FAMILY].v == FAMILY_WGMMA;
-    if (k->kind != KERNEL_ATTEND || fn->sched->f[F_SOFTMAX].v != 0) return;
+    bool wgmma = fn->sched->f[F_MMA_FAMILY].v == FAMILY_WGMMA, exact = fn->sched->f[F_SOFTMAX].v == 0, tiles = fn->sched->f[F_E_STAGES].v > 0;
+    Staging staging = {.fn = fn, .row0 = first_row(k)};
+    if (k->kind != KERNEL_ATTEND) return;
     for (Ins *l = k->role[0].body.first; l; l = l->next)
         for (Ins *i = l->body.first, *next; l->op == TI_LOOP && l->dst == k->key_loop && i; i = next) {
             next = i->next;
             if (i->op != TI_MAP || k->val[i->dst].space != SPACE_FRAG || k->val[i->dst].type != DT_F32) continue;
-            if (wgmma) fetch(k, &l->body, i); /* the other path has no registers to spare */
-            share(k, &l->body, i);
+            if (tiles) stage(&staging, &l->body, i, true);
+            if (tiles) stage(&staging, &l->body, i, false);
+            if (wgmma && exact) fetch(k, &l->body, i); /* the other path has no registers to spare */
+            if (exact) share(k, &l->body, i);
         }
 }

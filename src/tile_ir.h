@@ -40,6 +40,7 @@ typedef struct Val {
     bool fetched;  /* fragments: elements of a captured tensor, packed by pairs of columns as they lie there; read ahead of the step's products */
     bool lasting;  /* fragments: what one block of the role writes another reads */
     bool table;    /* shared: rows of words as they stand, for single accesses: no swizzle */
+    bool elements; /* shared: elements of a captured tensor for a tile of scores, in panels; or one row of them for all its queries, as it stands */
     Span span;
 } Val;
 
@@ -56,7 +57,9 @@ typedef enum TileOp {
     TI_COPY, /* shared dst [stage e[0]] = rows e[1] .. e[1]+rows of tensor a at batch e[3], head e[4] (of queries with Kernel.pack: fewer rows, heads from e[4] on);
                     rows >= e[2] and columns past the tensor's are zero;
                     async: by cp.async in the open group, else complete at the next barrier.
-                    own: each warp copies the rows that it owns in fragments, and a barrier of each warp makes them known to it */
+                    own: each warp copies the rows that it owns in fragments, and a barrier of each warp makes them known to it.
+                    With `elements` (by TMA) tensor a is a captured one: columns e[5] .. of its last dim, rows e[1] .. of the one before, at e[3] and e[4] of the two
+                    before that; of dims that it has not these are 0.  What lies past an end, to either side, is zero */
     TI_COMMIT,   /* closes the open cp.async group */
     TI_WAIT,     /* until at most n of this thread's groups are unfinished */
     TI_SYNC,     /* barrier n: all threads of the block, or those of each warpgroup or warp of the role */
@@ -80,7 +83,7 @@ typedef enum TileOp {
     TI_PASS_TURN,  /* the next warpgroup's turn on barrier n */
     TI_MMA_COMMIT, /* closes the open group of asynchronous mma */
     TI_MMA_WAIT,   /* until at most n groups of asynchronous mma of this role are unfinished */
-    TI_LOAD,       /* fragment dst (A operand) = shared a [stage e[0]] */
+    TI_LOAD,       /* fragment dst (A operand, or `fetched` from `elements`, of which one row is for all rows) = shared a [stage e[0]] */
     TI_STAGE, /* shared dst (panels, stage e[0]) = fragment a (accumulator) rounded to dst's type, each warp its own rows.  Asynchronous mma of this role see it
                     behind a TI_FENCE and then a barrier of the warpgroup, and as their left operand only: each warp's part of one reads that warp's rows */
     TI_FENCE, /* what each thread has staged so far is for asynchronous mma, behind the next barrier */
@@ -269,7 +272,7 @@ typedef struct Kernel {
     int ntensor;
     Role role[2];
     int nrole;
-    Barrier barrier[10];
+    Barrier barrier[12];
     int nbarrier;
     int threads, per_sm;
     int pack;         /* query heads per query in a tile: its row r is query first + r / pack, head first + r % pack; 1: one head's queries */

@@ -13,6 +13,24 @@ template <int ROWS, int D> LEAF void tma_tile(u32 dst, const TMap &map, u32 bar,
                      : "memory");
 }
 
+//@ leaf tma_elements needs types LEAF UNROLL TMap
+// One thread starts the copy of ROWS x COLS elements of a captured tensor, from `col` and `row` on, into panels of 64 columns; what lies past its ends becomes zeros.
+// The bytes count for the mbarrier.
+template <int ROWS, int COLS> LEAF void tma_elements(u32 dst, const TMap &map, u32 bar, int col, int row, int head, int batch) {
+    UNROLL for (int p = 0; p < (COLS + 63) / 64; p++)
+        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(dst + p * ROWS * 128),
+                     "l"(&map), "r"(bar), "r"(col + p * 64), "r"(row), "r"(head), "r"(batch)
+                     : "memory");
+}
+
+//@ leaf tma_row needs types LEAF TMap
+// The same of a part of one row, as it stands.
+LEAF void tma_row(u32 dst, const TMap &map, u32 bar, int col, int row, int head, int batch) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(dst), "l"(&map), "r"(bar),
+                 "r"(col), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
+
 //@ leaf tma_panels needs types LEAF TMap
 // One thread starts the copy of a tile of a tensor whose rows are whole panels of 64 channels; rows past its end become zeros. The bytes count for the mbarrier.
 LEAF void tma_panels(u32 dst, const TMap &map, u32 bar, int row, int head, int batch) {

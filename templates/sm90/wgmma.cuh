@@ -25,6 +25,27 @@ LEAF void stmatrix_x4(u32 addr, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
+//@ leaf load_element_pairs needs types LEAF UNROLL ldmatrix_x4
+// This warp's 16 rows (from `row` on) of a tile of ROWS rows in panels of 64 columns, two neighbours of every eight columns to a lane, as an accumulator has them.
+template <int ROWS, int N> LEAF void load_element_pairs(u32 (&x)[1][N][2], u32 src, int row) {
+    const u32 lane = threadIdx.x % 32, r = row + lane % 16, from = src + r * 128, piece = (r ^ lane / 16) % 8;
+    UNROLL for (int n = 0; n < N; n += 2) {
+        u32 y[4];
+        ldmatrix_x4(y, from + n / 8 * ROWS * 128 + ((piece ^ n % 8) << 4));
+        x[0][n][0] = y[0], x[0][n][1] = y[1], x[0][n + 1][0] = y[2], x[0][n + 1][1] = y[3];
+    }
+}
+
+//@ leaf load_element_row needs types LEAF UNROLL
+// The same of one row, which is that of all rows.
+template <int N> LEAF void load_element_row(u32 (&x)[1][N][2], u32 src) {
+    const u32 from = src + threadIdx.x % 4 * 4;
+    UNROLL for (int n = 0; n < N; n++) {
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x[0][n][0]) : "r"(from + n * 16) : "memory");
+        x[0][n][1] = x[0][n][0];
+    }
+}
+
 //@ leaf stage_panels needs types LEAF UNROLL stmatrix_x4
 // Writes columns 8 * FIRST to 8 * (FIRST + COUNT) of this warp's 16 rows (from `row` on) of an accumulator, rounded to T, into panels of 64 columns of a shared tile
 // of ROWS rows.

@@ -153,7 +153,7 @@ static Compilation *compile_mapped(const char *spec, const Schedule *s, const ch
     Buf text = {0};
     ag_schedule_print(&text, s);
     const attngen_source a = {"spec.yaml", spec, strlen(spec)}, b = {"schedule.yaml", text.s, text.n};
-    Compilation *c = ag_compile(&(Request){&a, &b, arch, D16, 1, NULL, false, 0, false, mapped, 0});
+    Compilation *c = ag_compile(&(Request){.spec = &a, .schedule = &b, .arch = arch, .dims = D16, .ndims = 1, .mapped = mapped});
     assert_non_null(c);
     ag_buf_free(&text);
     return c;

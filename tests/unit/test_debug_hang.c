@@ -9,7 +9,7 @@ static Compilation *compile_with(const char *fields, const char *arch, bool debu
     char schedule[256];
     snprintf(schedule, sizeof schedule, "schema: attngen.schedule/1\n%s", fields);
     attngen_source a = {"spec.yaml", spec, sizeof spec - 1}, b = {"schedule.yaml", schedule, strlen(schedule)};
-    Compilation *c = ag_compile(&(Request){&a, &b, arch, dims, 1, NULL, debug_hang, 0, false, false, 0});
+    Compilation *c = ag_compile(&(Request){.spec = &a, .schedule = &b, .arch = arch, .dims = dims, .ndims = 1, .debug_hang = debug_hang});
     assert_non_null(c);
     must_compile(c);
     return c;

@@ -106,6 +106,105 @@ static void test_fetched(void **state) {
         }
 }
 
+/* ---- tiles through shared memory */
+
+static bool is_tile_load(const Kernel *k, const Ins *i) { return i->op == TI_LOAD && k->val[i->a].elements && k->val[i->a].panels; }
+static bool is_row_load(const Kernel *k, const Ins *i) { return i->op == TI_LOAD && k->val[i->a].elements && !k->val[i->a].panels; }
+static bool is_release(const Kernel *k, const Ins *i) { return i->op == TI_ARRIVE && strcmp(k->barrier[i->n].name, "t_tile_empty") == 0; }
+
+#define PAIR "attention: a\ninputs:\n  row: {dtype: [b, k]}\n  t: {dtype: [b, h, q, k]}\nscore: s + row[b, k] - 2 * t[b, h, q, k]\n"
+
+static const struct {
+    const char *spec;
+    bool tile, row;
+} staged[] = {
+    {BIAS("dtype", "b, h, q, k", "b, h, q, k"), true, false},
+    {BIAS("dtype", "1, h, q, k", "b, h, q, k"), true, false},
+    {BIAS("dtype", "h, q, k", "h, q, k"), true, false},
+    {BIAS("dtype", "q, k", "q, k"), true, false},
+    {BIAS("dtype", "3, h, q, k", "b + 1, h, q, k"), true, false}, /* past its end, too: zeros */
+    {BIAS("dtype", "3, h, q, k", "b - 1, h, q, k"), true, false},
+    {BIAS("dtype", "b, h, q, 50", "b, h, q, k"), true, false},
+    {BIAS("dtype", "b, k", "b, k"), false, true},
+    {BIAS("dtype", "k", "k"), false, true},
+    {PAIR, true, true},
+    {PAIR "mask: t[b, h, q, k] > -1.0\n", true, true}, /* elements of it are read besides */
+};
+
+/* What is staged comes right whatever the rest of the schedule. */
+static void test_staged(void **state) {
+    (void)state;
+    for (int i = 0; i < LEN(staged); i++)
+        for (int way = 0; way < 6; way++) {
+            Schedule s = small_wgmma(way == 5 ? 2 : 1);
+            bool overlap = way > 0;
+            s.f[F_OVERLAP].v = overlap;
+            s.f[F_DIRECTION].v = way == 0 ? i % 2 : 0;
+            s.f[F_LOOP_FORM].v = (i + way) % 2;
+            s.f[F_E_STAGES].v = 1 + (i + way) % 3;
+            s.f[F_SOFTMAX].v = way >= 3;
+            s.f[F_PERSISTENT].v = way == 1 ? PERSISTENT_NONE : way % 2 ? PERSISTENT_DYNAMIC : PERSISTENT_STATIC;
+            s.f[F_Q_STAGES].v = way == 2 || way >= 4 ? 2 : 1;
+            Compilation *c = compile_schedule(staged[i].spec, &s, "sm_90a", D16, NULL);
+            must_compile(c);
+            const Kernel *k = c->fn.kernel;
+            if ((find(&k->role[0].body, is_tile_load, k) != NULL) != staged[i].tile ||
+                (find(&k->role[0].body, is_row_load, k) != NULL) != staged[i].row)
+                fail_msg("%s: its elements do not come as expected", staged[i].spec);
+            for (int n = 0; n < LEN(shapes); n++) must_be_right(c, &shapes[n], 11 + (uint64_t)n);
+            ag_compilation_free(c);
+        }
+}
+
+/* What has no such form is read as without the field. */
+static void test_not_staged(void **state) {
+    (void)state;
+    static const char *const specs[] = {
+        "attention: a\ninputs:\n  row: {dtype: [b, k]}\n  t: {f32: [b, h, q, k]}\nscore: s + row[b, k] + t[b, h, q, k]\n",
+        "attention: a\ninputs:\n  row: {dtype: [b, k]}\n  t: {dtype: [b, h, k, q]}\nscore: s + row[b, k] + t[b, h, k, q]\n",
+        "attention: a\ninputs:\n  row: {dtype: [b, k]}\n  t: {dtype: [b, h, q, k]}\nscore: s + row[b, k] + t[b, h, q + 1, k]\n",
+        "attention: a\ninputs:\n  row: {dtype: [b, k]}\n  t: {dtype: [b, h, q, k]}\nscore: s + row[b, k] + t[b, h, q, k + 1]\n",
+    };
+    for (int i = 0; i < LEN(specs); i++) {
+        Schedule s = small_wgmma(1);
+        s.f[F_E_STAGES].v = 2;
+        Compilation *c = compile_schedule(specs[i], &s, "sm_90a", D16, "place");
+        must_compile(c);
+        assert_null(find(&c->fn.kernel->role[0].body, is_tile_load, c->fn.kernel));
+        for (int n = 0; n < 3; n++) must_be_right(c, &shapes[n], 13 + (uint64_t)n);
+        ag_compilation_free(c);
+    }
+}
+
+/* A tile that is released before it is read is one that the next copy may overwrite: the simulator says so. */
+static void test_early_release(void **state) {
+    (void)state;
+    Schedule s = small_wgmma(1);
+    s.f[F_E_STAGES].v = 1;
+    Compilation *c = compile_schedule(staged[0].spec, &s, "sm_90a", D16, "place");
+    must_compile(c);
+    Kernel *k = c->fn.kernel;
+    Block *in = NULL;
+    Ins *release = NULL, *load = NULL;
+    for (Ins *w = k->role[0].body.first; w; w = w->next)
+        for (Ins *l = w->body.first; l; l = l->next) in = l->op == TI_LOOP ? &l->body : in;
+    if (!in)
+        for (Ins *l = k->role[0].body.first; l; l = l->next) in = l->op == TI_LOOP ? &l->body : in;
+    assert_non_null(in);
+    for (Ins *i = in->first; i; i = i->next) {
+        if (is_release(k, i)) release = i;
+        if (is_tile_load(k, i)) load = i;
+    }
+    assert_non_null(release);
+    assert_non_null(load);
+    ag_block_remove(in, release);
+    ag_block_insert_before(in, load, release);
+    char *text = result_of(c, &shapes[0], 3, 1);
+    assert_non_null(strstr(text, "t_tile"));
+    free(text);
+    ag_compilation_free(c);
+}
+
 /* A lane of a 64 x 16 tile has 2 x 2 pairs of scores at 3 pairs of distances; one load stands for each. */
 static void test_distances(void **state) {
     (void)state;
@@ -129,7 +228,8 @@ static void test_distances(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shared), cmocka_unit_test(test_speculative), cmocka_unit_test(test_fetched),
-                                       cmocka_unit_test(test_distances)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shared),       cmocka_unit_test(test_speculative), cmocka_unit_test(test_fetched),
+                                       cmocka_unit_test(test_distances),    cmocka_unit_test(test_staged),      cmocka_unit_test(test_not_staged),
+                                       cmocka_unit_test(test_early_release)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,9 @@ static void test_order(void **state) {
         {"attention: a\n", 192, {"wgmma_d192", "wgmma_d192_elements", NULL}},
         {"attention: a\n", 256, {"wgmma_d256", "wgmma_d256_elements", NULL}},
         {"attention: a\ninputs: {x: {f32: [b, h, q, k]}}\nscore: s + x[b, h, q, k]\n", 128, {"wgmma_d128_element", "wgmma_d128_elements", NULL}},
-        {"attention: a\ninputs: {x: {f32: [b, h, q, k]}, y: {f32: [h, q, k]}}\nscore: s + x[b, h, q, k] + y[h, q, k]\n", 64, {"wgmma_d64_elements", NULL}},
+        {"attention: a\ninputs: {x: {f32: [b, h, q, k]}, y: {f32: [h, q, k]}}\nscore: s + x[b, h, q, k] + y[h, q, k]\n",
+         64,
+         {"wgmma_d64_elements", NULL}},
     };
     for (int i = 0; i < LEN(cases); i++) {
         Compilation *c = compiled(cases[i].spec, "sm_90a", NULL, cases[i].D, 0);

@@ -12,7 +12,7 @@ enum { D = 32 };
 static Compilation *compiled(const char *text, const char *arch, int group, int united) {
     const attngen_dim dims[] = {{"D", D}, {"group", group}};
     attngen_source spec = {"spec.yaml", text, strlen(text)};
-    Compilation *c = ag_compile(&(Request){&spec, NULL, arch, dims, 2, NULL, false, united, false, false, 0});
+    Compilation *c = ag_compile(&(Request){.spec = &spec, .arch = arch, .dims = dims, .ndims = 2, .united = united});
     Buf out = {0};
     assert_non_null(c);
     ag_putn(&out, "", 0);

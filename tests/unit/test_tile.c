@@ -170,7 +170,7 @@ static const struct {
     {wait_negative, "wait: a negative number of groups"},
     {sync_unknown, "sync: there is no such barrier"},
     {load_other_shape, "load: the operand differs from the tile in shape or type"},
-    {load_accumulator, "load: it must take a shared tile to an operand"},
+    {load_accumulator, "load: it must take a shared tile to an operand, or elements to a fragment of them"},
     {load_no_stage, "load: an operand expression is missing"},
     {mma_two_fragments, "mma: operands must be fragment += shared or fragment . shared"},
     {mma_bf16, "mma: the result is no fp32 accumulator"},

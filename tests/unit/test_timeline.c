@@ -20,7 +20,10 @@ static Compilation *shipped(const char *name, const char *arch, double D, const 
     at += old ? strlen(old) : 0;
     ag_putn(&text, at, s.len - (size_t)(at - s.text));
     Compilation *c =
-        compile_raw(strstr(name, "pack_gqa") ? "attention: causal\nheads: {group: 8}\nmask: k <= q\n" : CAUSAL, text.s, arch, dims, NULL);
+        compile_raw(strstr(name, "pack_gqa") ? "attention: causal\nheads: {group: 8}\nmask: k <= q\n"
+                    : strstr(name, "bias")   ? "attention: bias\ninputs: {t: {dtype: [b, h, q, k]}}\nscore: s + t[b, h, q, k]\nmask: k <= q\n"
+                                             : CAUSAL,
+                    text.s, arch, dims, NULL);
     ag_buf_free(&text);
     must_compile(c);
     return c;

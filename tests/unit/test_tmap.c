@@ -295,6 +295,88 @@ static void test_not_mappable(void **state) {
     ag_driver_unload(l);
 }
 
+/* ---- elements of captured tensors: boxes of their own; a dim of stride 0 is repeated */
+
+#define BIAS "attention: t\ninputs:\n  bias: {dtype: [b, k]}\n  pair: {dtype: [h, q, k]}\nscore: s + bias[b, k] + pair[h, q, k]\n"
+
+static _Alignas(64) char far[3][64]; /* rows; bias; pair: nothing is read */
+
+/* q k v o of [2, 4, 128, 64], bias [2, 128], pair [4, 128, 128] */
+static Args with_elements(int64_t head_stride, int64_t row_stride) {
+    Args x = contiguous(64);
+    for (int i = Q; i <= O; i++) {
+        x.a[i].data = far[0];
+        x.a[i].stride[0] = 4 * 128 * 64, x.a[i].stride[1] = 128 * 64, x.a[i].stride[2] = 64;
+    }
+    x.a[LSE] = (attngen_arg){.name = "bias", .data = far[1], .stride = {128, 1}};
+    x.a[TENSORS] = (attngen_arg){.name = "pair", .data = far[2], .stride = {head_stride, row_stride, 1}};
+    return x;
+}
+
+static void test_elements(void **state) {
+    (void)state;
+    static const attngen_source text = {"t.yaml", BIAS, sizeof BIAS - 1};
+    const attngen_dim dims[] = {{"D", 64}, {"dtype", ATTNGEN_BF16}};
+    Compilation *c = ag_compile_text(&text, NULL, "sm_90a", dims, 2, NULL);
+    assert_int_equal(c->diag.status, ATTNGEN_OK);
+    assert_string_equal(c->schedule_name, "wgmma_d64_bias");
+    assert_true(ag_meta_valid(&c->meta));
+    Sizes z = sizes(2, 4, 4, 128, 128, 0, 64);
+    z.s[SZ_DV] = 64;
+    launched = c->meta;
+    Loaded *l = load(0);
+    fake.current = 0;
+    for (int repeated = 0; repeated < 2; repeated++) {
+        Args x = with_elements(repeated ? 0 : 128 * 128, 128);
+        memset(&err, 0, sizeof err);
+        assert_int_equal(ag_args_bind(&bound, &launched, z.s, x.a, TENSORS + 1, &err), ATTNGEN_OK);
+        assert_true(ag_args_mappable(&bound));
+        assert_int_equal(ag_launch(l, &bound, 0, NULL, &err), ATTNGEN_OK);
+        int found = 0;
+        for (uint32_t i = 0; i < launched.kernel[0].nslot; i++) {
+            const Slot *s = &launched.kernel[0].slot[i];
+            if (s->kind != SLOT_TMAP) continue;
+            FakeMap m = map_at(s->offset);
+            if (m.address == far[1]) {
+                assert_memory_equal(m.dim, ((uint64_t[]){128, 2, 1, 1}), 4 * sizeof(uint64_t));
+                assert_memory_equal(m.box, ((unsigned[]){128, 1, 1, 1}), 4 * sizeof(unsigned));
+                assert_int_equal(m.stride[0], 256);
+                assert_int_equal(m.swizzle, 0);
+                found++;
+            }
+            if (m.address == far[2]) {
+                assert_memory_equal(m.dim, ((uint64_t[]){128, 128, 4, 1}), 4 * sizeof(uint64_t));
+                assert_memory_equal(m.box, ((unsigned[]){64, 128, 1, 1}), 4 * sizeof(unsigned));
+                assert_int_equal(m.stride[0], 256);
+                assert_int_equal(m.swizzle, CU_TMAP_SWIZZLE_128B);
+                assert_int_equal(m.stride[1], repeated ? 0 : 128 * 128 * 2);
+                found++;
+            }
+        }
+        assert_int_equal(found, 2);
+    }
+    static const struct {
+        int64_t head, row;
+        const char *why;
+    } odd[] = {{128 * 128, 129, "pair: stride of q is 129, TMA takes multiples of 8 from 0 to 549755813880"},
+               {-128 * 128, 128, "pair: stride of h is -16384, TMA takes multiples of 8 from 0 to 549755813880"}};
+    for (int i = 0; i < 2; i++) {
+        char why[256];
+        Args x = with_elements(odd[i].head, odd[i].row);
+        assert_int_equal(ag_args_bind(&bound, &launched, z.s, x.a, TENSORS + 1, &err), ATTNGEN_OK);
+        assert_false(ag_args_mappable(&bound));
+        assert_true(ag_args_rows_mappable(&bound));
+        ag_args_unmapped(&bound, why, sizeof why);
+        assert_string_equal(why, odd[i].why);
+        assert_int_equal(ag_companion_for(&bound), COMPANION_UNSTAGED);
+        x.a[K].stride[2] = 65;
+        assert_int_equal(ag_args_bind(&bound, &launched, z.s, x.a, TENSORS + 1, &err), ATTNGEN_OK);
+        assert_int_equal(ag_companion_for(&bound), COMPANION_PORTABLE);
+    }
+    ag_driver_unload(l);
+    ag_compilation_free(c);
+}
+
 /* A store writes whole pieces: a row of 31 channels would end behind the tensor.  Loads of such rows are fine. */
 static void test_stores_of_odd_rows(void **state) {
     (void)state;
@@ -342,6 +424,7 @@ int main(void) {
         DRIVER(test_maps_of_small_tensors),
         DRIVER(test_maps_without_keys),
         DRIVER(test_not_mappable),
+        DRIVER(test_elements),
         cmocka_unit_test(test_stores_of_odd_rows),
         DRIVER(test_driver_without_maps),
     };

@@ -60,7 +60,9 @@ static inline Compilation *compile_raw(const char *spec, const char *schedule, c
 }
 static inline Compilation *compile_schedule(const char *spec, const Schedule *s, const char *arch, const attngen_dim *dims, const char *after) {
     Buf text = {0};
-    ag_schedule_print(&text, s);
+    Schedule all = *s;
+    all.has_elements = s->f[F_E_STAGES].v > 0;
+    ag_schedule_print(&text, &all);
     Compilation *c = compile_raw(spec, text.s, arch, dims, after);
     ag_buf_free(&text);
     return c;
