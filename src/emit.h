@@ -82,6 +82,7 @@ void ag_emit_factor(const Emit *e, Buf *out, Ref r, const Names *names,
 const char *ag_emit_constant(Emit *e, const char *type, const char *name, const char *value);
 /* ---- emit_distance.c: declares it in front of the columns of map i, and notes in `shared` how it is read there */
 void ag_emit_by_distance(Emit *e, const Ins *i, const char **shared);
+void ag_emit_ramps(Emit *e, const Ins *i, const Names *names, const char **shared);
 /* ---- emit_load.c */
 void ag_emit_load(const Emit *e, Buf *out, Ref r, const Names *names, const char *const *shared, bool paren); /* paren: unless it is a call */
 const char *ag_emit_load_name(const Emit *e, Ref r);

@@ -71,3 +71,61 @@ void ag_emit_by_distance(Emit *e, const Ins *i, const char **shared) {
         for (int a = 0; a < x->nsub; a++) live[x->sub[a]] = true;
     }
 }
+
+/* ---- what is linear in the key: x * float(distance) + y, of which y is a row's */
+
+static bool is_for_rows(const Kernel *k, Ref r, bool *row) {
+    bool ok = !ag_expr_uses(k, r, OP_AXIS, AX_K);
+    for (int v = 0; v < k->nval && ok; v++) {
+        if (k->val[v].space == SPACE_SCALAR || !ag_expr_uses(k, r, OP_VAL, v)) continue;
+        ok = k->val[v].space == SPACE_ROW;
+        *row = true;
+    }
+    return ok;
+}
+
+typedef struct Ramp {
+    Ref distance, x, y;
+} Ramp;
+static bool ramp_of(const Kernel *k, Ref r, Ramp *out) {
+    const Node *n = &k->nodes.n[r], *m = &k->nodes.n[n->arg[0]];
+    bool row = false, ignored;
+    if ((n->op != OP_ADD && n->op != OP_SUB) || n->type != T_FLOAT || m->op != OP_MUL) return false;
+    for (int i = 0; i < 2; i++) {
+        const Node *f = &k->nodes.n[m->arg[i]];
+        if (f->op != OP_TOFLOAT || !distance_of(k, f->arg[0]) || !is_for_rows(k, m->arg[1 - i], &ignored)) continue;
+        *out = (Ramp){f->arg[0], m->arg[1 - i], n->arg[1]};
+        return is_for_rows(k, n->arg[1], &row) && row;
+    }
+    return false;
+}
+
+static const char *text_of(const Emit *e, Ref r, const Names *n, const char *const *shared) {
+    Buf b = {0};
+    ag_emit_expr_with(e, &b, r, n, shared);
+    const char *s = ag_str_copy(e->k->arena, (Str){b.s ? b.s : "", (int)b.n}).s;
+    ag_buf_free(&b);
+    return s;
+}
+
+/* The lane's first column by a conversion and a multiply-add, each by one more, as the column is a constant. */
+void ag_emit_ramps(Emit *e, const Ins *i, const Names *names, const char **shared) {
+    const Kernel *k = e->k;
+    Ref root = i->e[0];
+    bool *live = NEWN(k->arena, bool, (size_t)root + 1);
+    live[root] = true;
+    for (Ref r = root; r > 0; r--) {
+        const Node *n = &k->nodes.n[r];
+        Ramp x;
+        if (!live[r] || shared[r]) continue;
+        if (!ramp_of(k, r, &x)) {
+            for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
+            continue;
+        }
+        bool behind = distance_of(k, x.distance) < 0;
+        const char *by = text_of(e, x.x, names, shared);
+        ag_emit_line(e, "const float ramp%d = fmaf((float)(%s), %s, %s%s); // in the lane's first column", r, behind ? "q - k0" : "k0 - q", by,
+                     n->op == OP_SUB ? "-" : "", text_of(e, x.y, names, shared));
+        shared[r] = ag_fmt(k->arena, "fmaf(%s(float)(%s), %s, ramp%d)", behind ? "-" : "", names->col, by, r).s;
+    }
+}

@@ -344,6 +344,7 @@ static void row_constants(Emit *e, const Ins *i, const Names *n, const char **sh
     all_row_axes(e, i);
     first_key(e, i);
     ag_emit_shared(e, i->e[0], n, shared, val(e, i->dst)->space == SPACE_ROW ? SHARE_ELEMENT : SHARE_ROW);
+    if (val(e, i->dst)->space == SPACE_FRAG) ag_emit_ramps(e, i, n, shared);
 }
 static void element_constants(Emit *e, const Ins *i, const Names *n, const char **shared) {
     if (ag_reads_axis(e, i->e[0], shared, AX_K)) ag_emit_line(e, "const int k = k0 + %s;", n->col);

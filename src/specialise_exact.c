@@ -134,6 +134,33 @@ static void rescale_output(Specialise *s, Block *to, const Parts *p, Ref masked)
     ag_spz_append(s, &yes->body, &p->end, 0);
 }
 
+/* Is r a distance of query and key as a float, times what is no element? */
+static bool is_penalty(const Kernel *k, Ref r) {
+    const Node *n = &k->nodes.n[r];
+    for (int i = 0; n->op == OP_MUL && i < 2; i++) {
+        const Node *f = &k->nodes.n[n->arg[i]], *d = &k->nodes.n[f->arg[0]];
+        Ref by = n->arg[1 - i];
+        if (f->op != OP_TOFLOAT || d->op != OP_SUB || k->nodes.n[d->arg[0]].op != OP_AXIS || k->nodes.n[d->arg[1]].op != OP_AXIS) continue;
+        bool fixed = !ag_expr_uses(k, by, OP_AXIS, AX_K) && !ag_expr_uses(k, by, OP_AXIS, AX_Q);
+        for (int v = 0; v < k->nval && fixed; v++) fixed = k->val[v].space != SPACE_FRAG || !ag_expr_uses(k, by, OP_VAL, v);
+        if (fixed) return true;
+    }
+    return false;
+}
+
+/* S = x - d y;  S = 2^(S - ref), where d is a distance, as one map, S = 2^(x - (d y + ref)): what is in brackets is linear in the key, so it takes one multiply-add for each element
+ * instead of a conversion, a product and a difference.  (At head dim 64 conversions have the unit that exponentials wait for.)  0: it has another form. */
+static Ref fused_weights(Specialise *s, const Parts *p, const Exact *x, Ref exp) {
+    Kernel *k = s->k;
+    const Ins *map = p->softmax.first;
+    if (!map || map->op != TI_MAP || map->dst != x->exp->dst || map->next != x->max) return 0;
+    const Node score = k->nodes.n[map->e[0]], root = k->nodes.n[exp], diff = k->nodes.n[root.arg[0]];
+    bool weights = root.op == OP_EXP2 && diff.op == OP_SUB && diff.arg[0] == ag_kval(k, map->dst) && diff.arg[1] == ag_kval(k, s->ref);
+    if (!weights || (score.op != OP_SUB && score.op != OP_ADD) || !is_penalty(k, score.arg[1]) || is_penalty(k, score.arg[0])) return 0;
+    Ref rest = ag_spz_op(s, score.op == OP_SUB ? OP_ADD : OP_SUB, score.arg[1], diff.arg[1]);
+    return ag_node_op(&k->nodes, OP_EXP2, ag_spz_op(s, score.op, score.arg[0], rest), 0, 0, root.span);
+}
+
 void ag_spz_speculative(Specialise *s, Block *to, const Parts *p, Ref masked) {
     Kernel *k = s->k;
     Exact x;
@@ -144,12 +171,14 @@ void ag_spz_speculative(Specialise *s, Block *to, const Parts *p, Ref masked) {
     Pair issued = ag_spz_issue_both(s, to, p);
     ag_spz_wait_scores(s, to);
     ag_spz_get_key_tile(s, to, issued.scores);
-    for (const Ins *i = p->softmax.first; i != x.max; i = i->next)
+    Ref weights = ag_node_rebuild(&k->nodes, &k->nodes, x.exp->e[0], under_ref, &under), fused = masked ? 0 : fused_weights(s, p, &x, weights);
+    for (const Ins *i = p->softmax.first; !fused && i != x.max; i = i->next)
         ag_spz_put_clone(s, to, i, issued.scores, false); /* what the spec makes of the scores */
     if (masked) find_maximum(s, to, p, &x, masked);
     Ins *exp = add(to, ag_ins_clone(k, x.exp));
     exp->note = masked ? "---- weights under the reference" : "weights under the maximum so far";
-    exp->e[0] = ag_node_rebuild(&k->nodes, &k->nodes, x.exp->e[0], under_ref, &under);
+    exp->e[0] = fused ? fused : weights;
+    for (int e = 1; fused && e < LEN(exp->e); e++) exp->e[e] = p->softmax.first->e[e]; /* where positions begin */
     for (const Ins *i = x.exp; i; i = i->next)
         if (i->op == TI_IF) add(to, ag_ins_clone(k, i)); /* hidden keys of a masked step */
     int sum = row_like(s, x.sum->dst, "step_sum");

@@ -128,6 +128,44 @@ static void test_no_key_yet(void **state) {
     }
 }
 
+/* ---- penalties that grow with the distance: weights of plain steps in one map, which reads the key's position */
+static bool weighs_distance(const Kernel *k, const Block *b) {
+    bool found = false;
+    for (const Ins *i = b->first; i && !found; i = i->next) {
+        bool weights = i->op == TI_MAP && k->nodes.n[i->e[0]].op == OP_EXP2;
+        found = (weights && ag_expr_uses(k, i->e[0], OP_AXIS, AX_K)) || weighs_distance(k, &i->body);
+    }
+    return found;
+}
+
+#define PENALTY(score) "attention: a\ninputs: {t: {f32: [h]}}\nscore: " score "\nmask: k <= q\n"
+
+static void test_distance(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        bool fused;
+    } row[] = {{PENALTY("s - t[h] * (q - k)"), true},      {PENALTY("s + 0.5 * t[h] * (k - q)"), true},    {PENALTY("0.7 * s - (q - k) / (8 + t[h])"), true},
+               {PENALTY("s - t[h] * (q + k)"), false},     {PENALTY("s - t[h] * abs(q - k)"), false}, {PENALTY("s - t[h]"), false},
+               {PENALTY("s - s * t[h] * (q - k)"), false}};
+    static const Case shape[] = {{.B = 1, .Hkv = 2, .group = 1, .Sq = 150, .Sk = 150, .offset = ATTNGEN_ALIGN_END},
+                                 {.B = 1, .Hkv = 1, .group = 2, .Sq = 70, .Sk = 200, .offset = 100},
+                                 {.B = 1, .Hkv = 1, .group = 1, .Sq = 65, .Sk = 90, .offset = 1 << 20}};
+    for (int i = 0; i < LEN(row); i++) {
+        const attngen_dim dims[] = {{"D", 16}, {NULL, 0}};
+        Schedule s = small_wgmma(1);
+        s.f[F_LOOP_FORM].v = form;
+        s.f[F_SOFTMAX].v = 1;
+        Compilation *c = compile_schedule(row[i].spec, &s, "sm_90a", dims, NULL);
+        must_compile(c);
+        bool fused = row[i].fused && form == 0;
+        if (weighs_distance(c->fn.kernel, &c->fn.kernel->role[0].body) != fused) fail_msg("%s: %s", row[i].spec, fused ? "not fused" : "fused");
+        assert_int_equal(strstr(c->cu.s, "const float ramp") != NULL, fused);
+        for (int n = 0; n < LEN(shape); n++) must_be_right(c, &shape[n], 17 + (uint64_t)n);
+        ag_compilation_free(c);
+    }
+}
+
 static int peeled(void **state) {
     (void)state;
     form = 0;
@@ -141,10 +179,9 @@ static int flagged(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_growth),
-        cmocka_unit_test(test_growth_without_mending),
-        cmocka_unit_test(test_f16_limit),
-        cmocka_unit_test(test_no_key_yet),
+        cmocka_unit_test(test_growth),    cmocka_unit_test(test_growth_without_mending),
+        cmocka_unit_test(test_f16_limit), cmocka_unit_test(test_no_key_yet),
+        cmocka_unit_test(test_distance),
     };
     return cmocka_run_group_tests(tests, peeled, NULL) + cmocka_run_group_tests(tests, flagged, NULL);
 }
