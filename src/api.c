@@ -338,14 +338,14 @@ enum { SPILLS_TOLERATED = 32 };
 
 static bool spills(const attngen_program *p) { return p->spill_bytes > SPILLS_TOLERATED && !p->lowered->fn.kernel->bounded; }
 
-/* Spills are a defect of a shipped schedule if the compiler is one that it was made for, else the business of whoever chose schedule and compiler.
- * Those of a debug-hang build come from its bounded waits and say nothing of the schedule. */
+/* Spills are a defect of a shipped schedule that was named if the compiler is one that it was made for, else the business of whoever chose schedule and compiler; where nobody chose,
+ * and under no schedule there are none, of a long spec.  Those of a debug-hang build come from its bounded waits and say nothing of the schedule. */
 static attngen_status check_spills(attngen_context *ctx, const attngen_program *p) {
     const Compilation *c = p->lowered;
     if (p->spill_bytes == 0 || c->fn.kernel->bounded) return ATTNGEN_OK;
     if (c->shipped && p->spill_bytes <= SPILLS_TOLERATED) return ATTNGEN_OK;
     bool own = ag_scores_captured(c->fn.spec); /* what it reads per row, column and element takes registers as the spec says */
-    if (c->shipped && p->tuned && !own)
+    if (c->shipped && !c->chosen && p->tuned && !own)
         return ag_fail(ctx, ATTNGEN_E_COMPILE,
                        "%s under the shipped schedule %s spills %d bytes of registers per thread on %s (%d registers are used)", c->meta.spec,
                        c->schedule_name, p->spill_bytes, c->meta.arch, p->registers);
@@ -531,23 +531,19 @@ static attngen_program *program_of(Compilation *c) {
     return NULL;
 }
 
-/* The program of the same inputs under fallback number n of their schedule, from 1 on, or for the portable target, with its image; NULL: it cannot be had.  *end: nor can further ones. */
+/* The program of the same inputs under fallback number n of their schedule, from 1 on, with its image; NULL: it cannot be had.  *end: there are no further ones. */
 static attngen_program *fallback(attngen_context *ctx, const Inputs *in, const Target *t, int n, bool *end) {
-    Request r = {
+    const Request r = {
         .spec = in->spec, .arch = t->name, .dims = in->dims, .ndims = in->ndims, .alone = ctx->alone, .fallback = n, .unstaged = ctx->unstaged};
     attngen_program *p = program_of(ag_compile(&r));
     *end = !p;
-    if (!p && t->portable) {
-        r.arch = t->portable;
-        r.fallback = 0;
-        p = program_of(ag_compile(&r));
-    }
     if (!p || get_image(ctx, p) == ATTNGEN_OK) return p;
     attngen_program_free(p);
     return NULL;
 }
 
-/* Where nobody chose the schedule and the kernel spills under it, the first fallback under which it does not; else the one under which it spills least. */
+/* Where nobody chose the schedule and the kernel spills under it, the first fallback under which it does not; else the one under which it spills least.  (The kernel for the portable
+ * target is none of them: without spills it is slower than one of wgmma with them, docs/performance.md.) */
 static attngen_program *without_spills(attngen_context *ctx, const Inputs *in, attngen_program *best) {
     const Target *t = best->lowered->fn.target;
     bool end = !best->lowered->chosen || best->lowered->fn.spec->nbranch > 0;

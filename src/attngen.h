@@ -103,7 +103,7 @@ typedef struct attngen_dim {
 
 /* Compiles, or finds in memory or on disk, the kernels of `spec` under `schedule` (NULL: the shipped one that fits).
  * D defaults to 128, Dv to D, dtype to bf16.  Where the kernel spills registers under the shipped schedule that fits, one is taken under which it does not (docs/schedule.md);
- * attngen_program_info has its name, and the arch, as it may be the portable one.  On success *out owns one reference; the same inputs give the same program. */
+ * or least; attngen_program_info has its name.  On success *out owns one reference; the same inputs give the same program. */
 ATTNGEN_API attngen_status attngen_compile(attngen_context *ctx, attngen_program **out, const attngen_source *spec, const attngen_source *schedule,
                                            const attngen_dim *dims, size_t ndims);
 /* As attngen_compile, but stops at the CUDA text: needs neither NVRTC nor a driver.  attngen_simulate, attngen_reference and attngen_emit

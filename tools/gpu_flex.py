@@ -2,6 +2,7 @@
 """The language's variants beside FlexAttention and torch.compile, in one process on one GPU.
 
     tools/gpu_flex.py [--rounds 25] [--arch ARCH] [--only TEXT] [--json FILE]
+    tools/gpu_flex.py --first [--repeats 3] [--at-once 1] [--arch ARCH] [--only TEXT] [--json FILE]
 
 bf16, forward.  FlexAttention is torch.compile(flex_attention, dynamic=False) with a BlockMask where there is a mask; B 1, S 16384, D 128, H 16 unless said:
 full, causal, ALiBi, softcap 20, a window (k <= q and q - k <= 1024), prefix 1024, eight documents of 2048 tokens, and causal with 32 query heads on 8 KV heads.
@@ -13,17 +14,27 @@ first.  attngen writes O and, where there is one, LSE; all that it does for a ma
 `mask` is that of create_block_mask, not compiled, median of its last three calls of five; `with mask` is the ratio if every call needs a new one.  `first` is what passes from nothing
 to a result, with empty caches on disk: for attngen from the text of the spec over context and compilation to the first launch; for the others their first
 call, BlockMask made before.  The first of these also starts PyTorch's compiler.  A ratio above 1 says that attngen is faster.  What a version of attngen refuses
-is left out, with its reason.  The summary has geometric mean and minimum over FlexAttention and over torch.compile."""
+is left out, with its reason.  The summary has geometric mean and minimum over FlexAttention and over torch.compile.
+
+--first measures that time alone, each case and contender in processes of their own with empty caches on disk: forked from one that has imported torch and nothing else has been done in.
+The CUDA context, the tensors and the BlockMask are made before the clock starts; PyTorch's compiler starts behind it.  Medians; of attngen also the part until the program is compiled.
+--at-once: how many processes of a peer run side by side, which attngen's never do.  Of cases with the same spec the first stands for all."""
 
 import gpu_variants  # before torch: it points the caches of PyTorch's compilers to a folder of its own
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
+import os
 import pathlib
+import signal
 import statistics
 import sys
+import tempfile
+import time
+import traceback
 import typing
 
 import torch
@@ -95,8 +106,13 @@ class Attngen:
         cache = pathlib.Path(gpu_variants.CACHES.name) / case.name.replace(" ", "_").replace("/", "_")
         self.o = torch.empty(case.B, case.S, case.Hq, case.width(), device="cuda", dtype=torch.bfloat16).transpose(1, 2)
 
+        start = time.perf_counter()
+
         def first():
+            nonlocal start
+            start = time.perf_counter()
             self.program = attngen.Context(arch=args.arch, cache_dir=str(cache)).compile(case.spec, D=case.D, Dv=case.width(), **case.bound)
+            self.compile_s = time.perf_counter() - start
             self.space = workspace(self.program, *tensors, **self.given)
             return self.call()
 
@@ -280,6 +296,90 @@ def one_case(case, args):
     }
 
 
+# ---- the first result, in processes of their own
+
+
+def start_first(case, ours, args):
+    """A child process that measures one first result; its pid, and the pipe that its figures come by."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(into)
+        return pid, out
+    status = 1
+    os.setpgid(0, 0)
+    try:
+        folder = tempfile.mkdtemp(dir=gpu_variants.CACHES.name)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"], os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, "inductor"), os.path.join(folder, "triton")
+        gpu_variants.CACHES.name = folder
+        torch.zeros(1, device="cuda")
+        tensors = [rows(case.B, case.Hq, case.S, case.D), rows(case.B, case.Hkv, case.S, case.D), rows(case.B, case.Hkv, case.S, case.width())]
+        inputs = case.inputs(case)
+        made = Attngen(case, tensors, inputs, args) if ours else case.peer(case, tensors, inputs)
+        found = {"name": made.name, "first_s": made.first_s}
+        if ours:
+            found |= {"compile_s": made.compile_s, "schedule": made.program.info.schedule.decode()}
+        os.write(into, json.dumps(found).encode())
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def finish_first(child):
+    pid, out = child
+    with os.fdopen(out) as pipe:
+        text = pipe.read()
+    os.waitpid(pid, 0)
+    with contextlib.suppress(ProcessLookupError):  # PyTorch's compiler leaves processes behind, which would slow down what is measured next
+        os.killpg(pid, signal.SIGKILL)
+    return json.loads(text) if text else None
+
+
+def peer_results(case, args):
+    found = []
+    while len(found) < args.repeats:
+        n = min(args.at_once, args.repeats - len(found))
+        found += [finish_first(child) for child in [start_first(case, False, args) for _ in range(n)]]
+    return found
+
+
+def first_results(case, ours, args):
+    theirs = peer_results(case, args)
+    if None in ours or None in theirs:
+        return {"name": case.name, "left_out": "a process failed"}
+    middle = lambda runs, key: statistics.median(run[key] for run in runs)
+    return {
+        "name": case.name,
+        "schedule": ours[0]["schedule"],
+        "peer": theirs[0]["name"],
+        "first_s": {"attngen": middle(ours, "first_s"), theirs[0]["name"]: middle(theirs, "first_s")},
+        "compile_s": middle(ours, "compile_s"),
+        "runs": {"attngen": ours, theirs[0]["name"]: theirs},
+    }
+
+
+def first_line(row):
+    if "left_out" in row:
+        return f"{row['name']:24} left out: {row['left_out']}"
+    mine, theirs = row["first_s"]["attngen"], row["first_s"][row["peer"]]
+    return f"{row['name']:24} {mine:9.2f} {row['compile_s']:9.2f} {row['peer']:13} {theirs:7.2f} {theirs / mine:6.1f}  {row['schedule']}"
+
+
+def measure_first(args):
+    cases = [case for i, case in enumerate(CASES) if args.only in case.name and not any(case.spec == other.spec for other in CASES[:i])]
+    ours = [[finish_first(start_first(case, True, args)) for _ in range(args.repeats)] for case in cases]
+    found = []
+    print(f"{'case':24} {'attngen s':>9} {'compiled':>9} {'peer':13} {'s':>7} {'ratio':>6}  schedule")
+    for case, own in zip(cases, ours):
+        found.append(first_results(case, own, args))
+        print(first_line(found[-1]), flush=True)
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps({"torch": torch.__version__, "first": found}) + "\n")
+    return 0
+
+
 def line(row):
     if "left_out" in row:
         return f"{row['name']:24} left out: {row['left_out'][:130]}"
@@ -315,7 +415,12 @@ def main():
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--only", default="", help=f"only cases with this text in their name: {', '.join(case.name for case in CASES)}")
     parser.add_argument("--json", help="write everything that was measured to this file")
+    parser.add_argument("--first", action="store_true", help="only the time to the first result, cold")
+    parser.add_argument("--repeats", type=int, default=3, help="processes of --first for each case and contender")
+    parser.add_argument("--at-once", type=int, default=1, help="how many of them run side by side, of a peer")
     args = parser.parse_args()
+    if args.first:
+        return measure_first(args)
     torch.cuda.init()
     torch.manual_seed(0)
     about = machine(attngen.Context(arch=args.arch))
