@@ -516,7 +516,8 @@ static Compilation *compile_text(const attngen_context *ctx, const Inputs *in) {
                  .ndims = in->ndims,
                  .debug_hang = ctx->debug_hang,
                  .alone = ctx->alone,
-                 .unstaged = ctx->unstaged};
+                 .unstaged = ctx->unstaged,
+                 .branches = ctx->branches};
     Compilation *c = ag_compile(&r);
     if (!c || c->diag.status != ATTNGEN_E_UNSUPPORTED || !c->sched || !ctx->portable) return c;
     if (ag_schedule_is_for(c->sched, ag_target_find(ctx->arch)) || !ag_schedule_is_for(c->sched, ctx->portable)) return c;

@@ -46,6 +46,7 @@ struct attngen_context {
     int device;
     bool debug_hang;
     bool alone, unstaged; /* as in Request, of a companion, whose callers have the workspace of another program */
+    int branches;         /* Request.branches, of a companion likewise */
     void (*warn)(void *, const char *);
     void *payload;
     char *nvrtc_option;

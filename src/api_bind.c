@@ -62,7 +62,7 @@ static attngen_program *under(attngen_context *ctx, const attngen_program *p, co
 static attngen_program *refined(attngen_context *ctx, const attngen_program *p, const int64_t *size) {
     const Compilation *c = p->lowered;
     bool free_to = c->chosen && !c->fallback && strcmp(ctx->arch, c->fn.target->name) == 0;
-    const char *name = free_to ? ag_schedule_default(c->fn.spec->nbranch ? c->fn.spec : c->attention, c->fn.target, size[SZ_SQ]) : NULL;
+    const char *name = free_to ? ag_schedule_default(c->attention, c->fn.target, size[SZ_SQ]) : NULL;
     if (!name || strcmp(name, c->schedule_name) == 0) return ag_program_ref(p);
     attngen_program *other = under(ctx, p, name);
     if (other && ag_sizes_check(&other->lowered->meta, size, NULL) == ATTNGEN_OK) return other;

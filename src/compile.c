@@ -121,6 +121,23 @@ static attngen_source default_schedule(Diag *d, const Spec *spec, const Target *
     return shipped_source(s);
 }
 
+/* As attention has it: rows with channels appended, or several branches that are one kernel. */
+static const Spec *attention_of(Compilation *c, const Request *r, Spec *spec) {
+    const Field *f = c->sched ? &c->sched->f[F_BRANCHES] : NULL;
+    bool said = f && !f->open && f->by == BY_FILE;
+    const char *why = spec->nbranch ? ag_not_joined(spec) : NULL;
+    if (said && f->v == BRANCHES_FUSED && why) {
+        ag_unsupported(&c->diag, f->span, "loop.branches: fused makes one kernel of all branches, which these cannot be: %s; write apart", why);
+        ag_note(&c->diag, spec->branch[0].span, "the branches begin here");
+        ag_stop(&c->diag);
+    }
+    bool join = spec->nbranch && !why && (said ? f->v == BRANCHES_FUSED : r->branches ? r->branches == 1 + BRANCHES_FUSED : ag_join_pays(spec));
+    return join ? ag_joined_spec(c->diag.arena, spec) : ag_attention_spec(c->diag.arena, spec);
+}
+
+/* A shipped schedule has the tile of one attention. */
+static void reopen_tile(Schedule *s) { s->f[F_TILE_M].open = s->f[F_TILE_N].open = true; }
+
 /* All errors of both files in one run; the schedule that fits is looked for only when the spec is right. */
 static void read_inputs(Compilation *c, const Request *r) {
     Diag *d = &c->diag;
@@ -130,13 +147,14 @@ static void read_inputs(Compilation *c, const Request *r) {
     attngen_source shipped, *schedule = NULL;
     if (r->schedule) c->sched = ag_schedule_read(d, add_source(d, r->schedule));
     ag_stop_if_errors(d);
-    c->attention = attention = ag_attention_spec(d->arena, spec);
+    c->attention = attention = attention_of(c, r, spec);
     if (!r->schedule) {
         shipped = default_schedule(d, attention, target, spec->queries ? spec->queries : -1, r->fallback, r->unstaged);
         schedule = &shipped;
         c->sched = ag_schedule_read(d, add_source(d, schedule));
         ag_stop_if_errors(d);
         if (r->unstaged) c->sched->f[F_PERSISTENT] = (Field){.v = PERSISTENT_STATIC, .by = BY_RULE, .why = "its callers have no counter for it"};
+        if (attention->joined && !c->sched->default_for.branches) reopen_tile(c->sched);
     }
     c->shipped = schedule || is_shipped(r->schedule);
     c->chosen = schedule != NULL;
@@ -274,7 +292,8 @@ Compilation *ag_compile_again(const Compilation *c, const char *after) {
                                  .dims = c->dims,
                                  .ndims = c->ndims,
                                  .after = after,
-                                 .debug_hang = c->debug_hang});
+                                 .debug_hang = c->debug_hang,
+                                 .branches = 1 + (c->attention->joined ? BRANCHES_FUSED : BRANCHES_APART)});
 }
 
 void ag_compilation_free(Compilation *c) {

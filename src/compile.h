@@ -97,6 +97,7 @@ typedef struct Request {
     bool mapped;       /* for tests: one for every mask of a spec without branches, whatever it saves */
     int fallback; /* without a schedule: that so many steps behind the one that fits, see ag_schedule_fallback; ATTNGEN_E_UNSUPPORTED: there is none */
     bool unstaged; /* of the shipped schedules none with staging.elements, and tiles in turn: nothing in the workspace */
+    int branches;  /* where the schedule says nothing: 1 + BranchOrder, 0: by rule */
 } Request;
 
 /* The passes of the list over fn, which is lowered; fewer if r->after says so. */

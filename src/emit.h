@@ -7,7 +7,7 @@
 /* Asynchronous mma in flight, oldest first: the registers of each group; the last one is open. */
 typedef struct InFlight {
     struct {
-        int value[4], n;
+        int value[8], n;
     } group[4];
     int ngroup;
 } InFlight;

@@ -220,9 +220,10 @@ static void channel_parts(Each *x, Ref root) {
 }
 
 static int fragment_of(const Ins *i) { return i->op == TI_OUTPUT ? i->dst : i->a; }
-static const char *fragment_element(const Each *x) {
-    return ag_fmt(x->e->k->arena, x->chunk ? "%s[mi][n0 + ni][2 * r + e]" : "%s[mi][ni][2 * r + e]", x->e->k->val[fragment_of(x->i)].name.s).s;
+static const char *element_of(const Each *x, int fragment) {
+    return ag_fmt(x->e->k->arena, x->chunk ? "%s[mi][n0 + ni][2 * r + e]" : "%s[mi][ni][2 * r + e]", x->e->k->val[fragment].name.s).s;
 }
+static const char *fragment_element(const Each *x) { return element_of(x, fragment_of(x->i)); }
 
 /* How the value of a channel of a fragment is used: put in its place, or added up if it is one of the tensor's channels. */
 static const char *use_of(const Each *x, const char *value) {
@@ -280,7 +281,9 @@ static void prepare(Each *x, Ref root, const char *own) {
     x->row = find_row(x->e->k);
     if (x->row) x->text[x->row] = "row";
     for (Ref r = 1; r <= root; r++)
-        if (nodes(x)->n[r].op == OP_BRANCH)
+        if (nodes(x)->n[r].op == OP_BRANCH && nodes(x)->n[r].index)
+            x->text[r] = element_of(x, nodes(x)->n[r].index - 1);
+        else if (nodes(x)->n[r].op == OP_BRANCH)
             x->text[r] = own;
         else if (nodes(x)->n[r].op == OP_VAL && x->e->k->val[nodes(x)->n[r].index].space == SPACE_ROW)
             x->text[r] = ag_fmt(x->e->k->arena, "%s[mi][r]", x->e->k->val[nodes(x)->n[r].index].name.s).s;

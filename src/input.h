@@ -217,6 +217,7 @@ typedef struct Spec {
     Branch *branch; /* none: one plain attention by score and mask above; else those two are NULL */
     int nbranch;
     Ast *output; /* float, at [b, q, h, d]; NULL: what the only branch gives */
+    int joined;  /* of branches that are one kernel: how many, in `branch`; nbranch is 0 then, and `output` theirs */
     int beside;  /* of one branch as a plain spec: ag_output_registers of the program, whose kernels have tiles alike */
     int group;   /* Hq / Hkv pinned by `heads: {group: N}`; 0 = any */
     Dot dot[SPEC_MAX_DOTS];
@@ -263,11 +264,22 @@ bool ag_scores_positions(const Spec *spec);         /* does its score read q or 
 bool ag_scores_captured(const Spec *spec);          /* does a score or mask, of a branch too, read captured tensors? */
 bool ag_puts_out(const Spec *spec, RowValue value); /* a value of one softmax, which is that of what is put out */
 bool ag_has_lse(const Spec *spec);                  /* is there one LSE: of one softmax, and of what is put out? */
-int ag_weigh_rows(const Spec *spec);                /* the input whose product with k `weigh` reads; -1 */
-bool ag_keeps_maximum(const Spec *spec);            /* must each step of the keys know its exact maximum? */
-int ag_means(const Spec *spec);                     /* mean weights that its output reads */
-bool ag_is_norm(Op op);                             /* one over the channels of a row */
-int ag_norms(const Spec *spec);                     /* how many norms over channels its output has */
+/* Of one attention kernel: tiles of queries, of keys and of values, fragments of products with keys, accumulators. */
+typedef struct Tiles {
+    int q, k, v, scores, outputs;
+} Tiles;
+Tiles ag_tiles(const Spec *spec);
+int ag_branch_weigh_rows(const Branch *b);        /* the input whose product with the keys its `weigh` reads; -1 */
+bool ag_reads_mean(const Spec *spec, int branch); /* does the output read the mean weight of the branch? */
+/* Why the branches cannot be one kernel, in words; NULL if they can. */
+const char *ag_not_joined(const Spec *spec);
+Spec *ag_joined_spec(Arena *a, const Spec *spec); /* that kernel's */
+bool ag_join_pays(const Spec *spec);              /* is that kernel faster, of branches that can be one? */
+int ag_weigh_rows(const Spec *spec);              /* the input whose product with k `weigh` reads; -1 */
+bool ag_keeps_maximum(const Spec *spec);          /* must each step of the keys know its exact maximum? */
+int ag_means(const Spec *spec);                   /* mean weights that its output reads */
+bool ag_is_norm(Op op);                           /* one over the channels of a row */
+int ag_norms(const Spec *spec);                   /* how many norms over channels its output has */
 int64_t ag_part_extent(const Spec *spec, int part, int64_t B,
                        const double *scalar); /* elements of a dim that is a part of the batch; scalars of the launch */
 int ag_output_registers(const Spec *spec);    /* that a norm over channels in its output takes beside the accumulator on mma_sync, about */
@@ -324,6 +336,7 @@ typedef enum Persistence { PERSISTENT_NONE, PERSISTENT_STATIC, PERSISTENT_DYNAMI
 typedef enum WeightsIn { WEIGHTS_REGS, WEIGHTS_SMEM } WeightsIn;                                 /* of F_P_OPERAND */
 typedef enum ForcedBlocks { FORCED_LISTED, FORCED_APART } ForcedBlocks;                          /* of F_FORCED */
 typedef enum ListOrder { LISTS_BY_QUERY, LISTS_BY_BLOCK, LISTS_UNITED } ListOrder;               /* of F_LISTS */
+typedef enum BranchOrder { BRANCHES_APART, BRANCHES_FUSED } BranchOrder;                         /* of F_BRANCHES */
 typedef enum Family { FAMILY_MMA_SYNC, FAMILY_WGMMA } Family;                                    /* values of F_MMA_FAMILY */
 Str ag_field_word(const FieldInfo *info, int64_t v);                                             /* value v of an enum or a bool as it is written */
 
@@ -337,6 +350,7 @@ typedef struct Schedule {
     struct {
         unsigned dtypes;     /* bit per DType, 0: any */
         bool masked;         /* specs with a mask only */
+        bool branches;       /* specs whose branches are one kernel only */
         bool elements;       /* specs that read elements (ag_reads_elements) only */
         bool staged;         /* of these, specs whose elements come in tiles (ag_elements_in_tiles) */
         int64_t max_queries; /* launches with up to so many only, 0: any */
@@ -345,6 +359,7 @@ typedef struct Schedule {
     bool has_lists;          /* closed for a spec with block lists */
     bool has_forced;         /* and some of them can have their forced blocks apart (ag_can_part) */
     bool has_elements;       /* closed for a spec that reads elements in tiles or rows of keys (ag_element_tiles) */
+    bool has_branches;       /* and for one with several branches */
     int order[3];            /* grid.order, fastest first: AX_Q (written m), AX_H, AX_B */
     Span order_span;
 } Schedule;

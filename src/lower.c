@@ -17,7 +17,11 @@ typedef struct Lower {
     Diag *d;
     const Spec *spec;
     Nodes *p;
-    Ref s, *let; /* the scaled score; per let, its value */
+    Ref s, *let;          /* the scaled score; per let, its value */
+    const Branch *branch; /* of several: which; NULL */
+    const Ast *score, *mask, *weigh;
+    bool mean;  /* the mean weight is wanted */
+    int number; /* of the branch */
 } Lower;
 
 static const MathTensor tensors[TEN_COUNT] = {
@@ -97,13 +101,23 @@ static Ref load(const Lower *l, int tensor) {
 
 static Ref reduce(const Lower *l, Op o, Axis axis, Ref body, Span at);
 
+/* What stands for q, k or v in the branch. */
+static Ref source(const Lower *l, int tensor) {
+    Node n = l->p->n[load(l, tensor)];
+    const Branch *b = l->branch;
+    SpecRef from = b ? (tensor == TEN_Q ? b->queries : tensor == TEN_K ? b->keys : b->values) : (SpecRef){FROM_NONE, 0};
+    if (from.kind == FROM_K && tensor == TEN_V) n.index = TEN_K;
+    if (from.kind == FROM_INPUT) n.index = TEN_COUNT + from.index;
+    return ag_node_intern(l->p, n);
+}
+
 /* dot(r, k): r an input with rows like those of q. */
 static Ref lower_key_dot(const Lower *l, const Ast *e) {
     Ref q = load(l, TEN_Q);
     Node rows = l->p->n[q];
     rows.index = TEN_COUNT + e->arg[0]->index;
     rows.span = e->arg[0]->span;
-    return reduce(l, OP_RSUM, AX_D, op(l, OP_MUL, ag_node_intern(l->p, rows), load(l, TEN_K), 0), e->span);
+    return reduce(l, OP_RSUM, AX_D, op(l, OP_MUL, ag_node_intern(l->p, rows), source(l, TEN_K), 0), e->span);
 }
 
 static Ref reduce(const Lower *l, Op o, Axis axis, Ref body, Span at) {
@@ -113,13 +127,13 @@ static Ref reduce(const Lower *l, Op o, Axis axis, Ref body, Span at) {
 /* The score, and for hidden keys `hidden`. */
 static Ref lower_score(Lower *l, double hidden) {
     const Spec *spec = l->spec;
-    Ref dot = reduce(l, OP_RSUM, AX_D, op(l, OP_MUL, load(l, TEN_Q), load(l, TEN_K), 0), (Span){0});
+    Ref dot = reduce(l, OP_RSUM, AX_D, op(l, OP_MUL, source(l, TEN_Q), source(l, TEN_K), 0), (Span){0});
     l->s = op(l, OP_MUL, dot, param(l, 0, (Span){0}), 0);
     l->let = NEWN(l->p->arena, Ref, (size_t)spec->nlet + 1);
     for (int i = 0; i < spec->nlet; i++) l->let[i] = lower(l, spec->let[i].value);
-    Ref score = spec->score ? lower(l, spec->score) : l->s;
-    if (!spec->mask) return score;
-    return ag_node_op(l->p, OP_SELECT, lower(l, spec->mask), score, ag_node_float(l->p, hidden), spec->mask->span);
+    Ref score = l->score ? lower(l, l->score) : l->s;
+    if (!l->mask) return score;
+    return ag_node_op(l->p, OP_SELECT, lower(l, l->mask), score, ag_node_float(l->p, hidden), l->mask->span);
 }
 
 /* A term in the denominator, exp(y): that of a key whose value is 0.  With M = max(mx, y) the sum under mx counts exp(mx - M) times, *share, and *all = den * *share +
@@ -154,15 +168,15 @@ static void lower_softmax(Lower *l, Math *m) {
     if (l->spec->plus) lower_plus(l, den, &share, &all, &top);
     Ref inv = op(l, OP_SELECT, seen, op(l, OP_DIV, share, all, 0), zero);
     Ref f = e;
-    if (l->spec->weigh) f = op(l, OP_MUL, e, lower(l, l->spec->weigh), 0);
-    if (l->spec->weigh && l->spec->mask) f = ag_node_op(l->p, OP_SELECT, lower(l, l->spec->mask), f, zero, l->spec->mask->span);
-    Ref o = reduce(l, OP_RSUM, AX_K, op(l, OP_MUL, op(l, OP_MUL, f, inv, 0), load(l, TEN_V), 0), at);
+    if (l->weigh) f = op(l, OP_MUL, e, lower(l, l->weigh), 0);
+    if (l->weigh && l->mask) f = ag_node_op(l->p, OP_SELECT, lower(l, l->mask), f, zero, l->mask->span);
+    Ref o = reduce(l, OP_RSUM, AX_K, op(l, OP_MUL, op(l, OP_MUL, f, inv, 0), source(l, TEN_V), 0), at);
     o = op(l, OP_SELECT, seen, o, zero); /* whatever v holds */
     Ref lse = op(l, OP_ADD, top, op(l, OP_LOG, all, 0, 0), 0);
-    m->out[m->nout++] = (MathOut){TEN_O, o};
-    if (ag_has_lse(l->spec)) m->out[m->nout++] = (MathOut){TEN_LSE, lse};
-    if (ag_puts_out(l->spec, ROWV_MEAN)) m->out[m->nout++] = (MathOut){TEN_MEAN, op(l, OP_MUL, reduce(l, OP_RSUM, AX_K, f, at), inv, 0)};
-    if (ag_puts_out(l->spec, ROWV_MAX)) m->out[m->nout++] = (MathOut){TEN_MAX, mx};
+    m->out[m->nout++] = (MathOut){TEN_O, l->number, o};
+    if (ag_has_lse(l->spec)) m->out[m->nout++] = (MathOut){TEN_LSE, 0, lse};
+    if (l->mean) m->out[m->nout++] = (MathOut){TEN_MEAN, l->number, op(l, OP_MUL, reduce(l, OP_RSUM, AX_K, f, at), inv, 0)};
+    if (ag_puts_out(l->spec, ROWV_MAX)) m->out[m->nout++] = (MathOut){TEN_MAX, 0, mx};
 }
 
 /* normalize: sum, none. */
@@ -180,7 +194,7 @@ static void lower_weights(Lower *l, Math *m) {
         Ref inv = op(l, OP_SELECT, some, op(l, OP_DIV, ag_node_float(l->p, 1), all, 0), zero);
         o = op(l, OP_SELECT, some, op(l, OP_MUL, o, inv, 0), zero);
     }
-    m->out[m->nout++] = (MathOut){TEN_O, o};
+    m->out[m->nout++] = (MathOut){TEN_O, 0, o};
 }
 
 Math *ag_lower(Diag *d, const Spec *spec) {
@@ -193,7 +207,15 @@ Math *ag_lower(Diag *d, const Spec *spec) {
         m->tensor[i] = tensors[i];
         if (i < TEN_LSE) m->tensor[i].type = spec->dtype;
     }
-    Lower l = {.d = d, .spec = spec, .p = &m->nodes};
+    Lower l = {.d = d, .spec = spec, .p = &m->nodes, .score = spec->score, .mask = spec->mask, .weigh = spec->weigh};
+    l.mean = ag_puts_out(spec, ROWV_MEAN);
+    for (int i = 0; i < spec->joined; i++) {
+        const Branch *b = &spec->branch[i];
+        Lower one = {.d = d, .spec = spec, .p = &m->nodes, .branch = b, .score = b->score, .mask = b->mask, .weigh = b->weigh, .number = i};
+        one.mean = ag_reads_mean(spec, i);
+        lower_softmax(&one, m);
+    }
+    if (spec->joined) return m;
     (spec->normalize == NORMALIZE_SOFTMAX ? lower_softmax : lower_weights)(&l, m);
     return m;
 }

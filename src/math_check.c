@@ -164,7 +164,8 @@ static void check_outputs(const Check *c) {
         const MathTensor *t = &c->m->tensor[o->tensor];
         const char *what = ag_fmt(c->p->arena, "output %s", t->name).s;
         uint8_t axes = 0;
-        if (!t->output || given[o->tensor]) ag_internal(c->m->d, "math %s: %s", what, t->output ? "is there twice" : "is an input");
+        if (!t->output || (given[o->tensor] && !c->m->spec->joined))
+            ag_internal(c->m->d, "math %s: %s", what, t->output ? "is there twice" : "is an input");
         given[o->tensor] = true;
         if (!exists(c, o->value) || c->p->n[o->value].type != T_FLOAT) {
             ag_internal(c->m->d, "math %s: has no float value", what);

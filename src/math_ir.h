@@ -49,9 +49,10 @@ typedef struct KeyRange {
     bool never_plain, never_needed; /* never_needed: the mask is constant false */
 } KeyRange;
 
+enum { MATH_OUTS = 2 * SPEC_MAX_BRANCHES };
 typedef struct MathOut {
-    int tensor;
-    Ref value; /* after online: in terms of CARRY (final) */
+    int tensor, branch; /* of several branches: whose */
+    Ref value;          /* after online: in terms of CARRY (final) */
 } MathOut;
 
 typedef struct Math {
@@ -59,7 +60,7 @@ typedef struct Math {
     const Spec *spec;
     Nodes nodes;
     MathTensor tensor[TEN_COUNT];
-    MathOut out[1 + ROWV_COUNT];
+    MathOut out[MATH_OUTS];
     int nout;
     KeyRange range;
     Stream *stream;

@@ -57,7 +57,7 @@ static void find_rings(Pipe *p, const Block *step, const Schedule *s) {
     for (Ins *i = step->first; i; i = i->next) {
         if (i->op != TI_COPY) continue;
         assert(p->nring < MAX_RING);
-        const Field *f = &s->f[i->a == TEN_V ? F_V_STAGES : F_K_STAGES];
+        const Field *f = &s->f[p->k->tensor[i->a].values ? F_V_STAGES : F_K_STAGES];
         p->k->val[i->dst].stages = (int)f->v;
         p->k->val[i->dst].span = f->span;
         p->ring[p->nring++] = (Ring){.val = i->dst, .copy = i, .acquire = -1, .stages = (int)f->v};

@@ -105,7 +105,10 @@ static int shared_need(const Kernel *k, const Fields *f) {
         bool keys = tensor >= 0 && !v.elements && k->tensor[tensor].rows == SZ_SK;
         if (!v.table && !(v.elements && v.rows == 1)) v.rows = f->v[keys ? F_TILE_N : F_TILE_M];
         if ((by && by->op == TI_STAGE) || v.elements) v.cols = f->v[F_TILE_N];
-        v.stages = tensor < 0 ? 1 : v.elements ? f->v[F_E_STAGES] : !keys ? f->v[F_Q_STAGES] : f->v[tensor == TEN_V ? F_V_STAGES : F_K_STAGES];
+        v.stages = tensor < 0   ? 1
+                   : v.elements ? f->v[F_E_STAGES]
+                   : !keys      ? f->v[F_Q_STAGES]
+                                : f->v[k->tensor[tensor].values ? F_V_STAGES : F_K_STAGES];
         int bytes = bytes_of(&v) * v.stages;
         if (v.over < 0)
             sum += bytes;
@@ -124,8 +127,10 @@ static int shared_limit(const Kernel *k, const Fields *f) {
 static Held held(const Kernel *k, const Fields *f) {
     int m = f->v[F_TILE_M], t = 32 * f->v[F_WARPS], d = round_up(k->spec->D, 16), dv = k->kind == KERNEL_ATTEND ? round_up(k->spec->Dv, 16) : 0;
     bool weights = f->v[F_OVERLAP] && f->v[F_P_OPERAND] == WEIGHTS_REGS;
-    int scores = (1 + (ag_weigh_rows(k->spec) >= 0)) * m * f->v[F_TILE_N] / t;
-    if (is_wgmma(f)) return (Held){scores, m * dv / t, weights ? m * f->v[F_TILE_N] / 2 / t : 0};
+    Tiles n = ag_tiles(k->spec);
+    int scores = n.scores * m * f->v[F_TILE_N] / t;
+    dv *= n.outputs;
+    if (is_wgmma(f)) return (Held){scores, m * dv / t, weights ? n.outputs * m * f->v[F_TILE_N] / 2 / t : 0};
     return (Held){scores, m * dv / t, f->v[F_Q_OPERAND] == 1 ? m * d / 2 / t : 0};
 }
 static int register_need(const Kernel *k, const Fields *f) {

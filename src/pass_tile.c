@@ -39,6 +39,13 @@ static int frag(Tiler *t, const char *name, int cols, DType type, Layout layout)
                               .reference = -1,
                               .carry = -1});
 }
+/* The name, or with a number behind it if there is such a value. */
+static const char *unused_name(Tiler *t, const char *name) {
+    const char *now = name;
+    for (int i = 0, n = 2; i < t->k->nval; i++)
+        if (ag_str_is(t->k->val[i].name, now)) now = ag_fmt(t->k->arena, "%s%d", name, n++).s, i = -1;
+    return now;
+}
 int ag_tiler_row(Tiler *t, Str name) {
     return ag_val(t->k, (Val){.name = name,
                               .space = SPACE_ROW,
@@ -168,11 +175,17 @@ static bool reads(const Tiler *t, Ref root, Ref node, uint8_t *seen) {
         if (reads(t, n->sub[i], node, seen)) return true;
     return false;
 }
+static bool is_fed(const Tiler *t, int v) {
+    bool fed = false;
+    for (int i = 0; i < t->nfed && tile_field(t->k, F_MMA_FAMILY) == FAMILY_WGMMA; i++) fed |= t->fed[i] == v;
+    return fed;
+}
+
 /* The math node whose fragment r may overwrite: one that r reads and nothing later does; 0 if there is none. */
 static Ref overwritable(Tiler *t, Ref r) {
     int n = t->m->nodes.len;
     for (Ref x = 1; x < n; x++) {
-        if (t->held[x] < 0 || t->k->val[t->held[x]].space != SPACE_FRAG) continue;
+        if (t->held[x] < 0 || t->k->val[t->held[x]].space != SPACE_FRAG || is_fed(t, t->held[x])) continue;
         bool later = false, now = reads(t, r, x, NEWN(t->k->arena, uint8_t, (size_t)n));
         int held = t->held[r];
         t->held[r] = 0; /* later readers of r take r itself */
@@ -187,7 +200,7 @@ static Ref overwritable(Tiler *t, Ref r) {
 static int materialise_elem(Tiler *t, Ref r, Ref e, const char *name, const char *note) {
     bool there = t->held[r] >= 0 && t->k->val[t->held[r]].space == SPACE_FRAG;
     Ref old = there ? r : overwritable(t, r);
-    int v = old ? t->held[old] : frag(t, name, (int)tile_field(t->k, F_TILE_N), DT_F32, LAYOUT_ACC);
+    int v = old ? t->held[old] : frag(t, unused_name(t, name), (int)tile_field(t->k, F_TILE_N), DT_F32, LAYOUT_ACC);
     Ins *i = ag_tiler_add(t, t->step, TI_MAP, v, note);
     i->e[0] = e;
     i->span = t->m->nodes.n[r].span;
@@ -208,25 +221,29 @@ static Ref guarded(Tiler *t, const Carry *c, Ref body) {
 }
 
 /* ---- contractions */
-/* The kernel's tensor of an input that is read by rows like those of q. */
-static int rows_of_input(Tiler *t, const Node *load) {
-    KernelTensor x = t->k->tensor[TEN_Q];
-    x.name = "rows";
+/* The kernel's tensor that a LOAD of whole rows is of; `like`: which of q, k and v an input stands for. */
+static int tensor_of(Tiler *t, const Node *load, int like) {
+    Kernel *k = t->k;
+    if (load->index < TEN_COUNT) return load->index;
+    KernelTensor x = k->tensor[like];
+    int number = 2;
     x.program = ag_program_input(load->index - TEN_COUNT);
-    for (int i = TEN_COUNT; i < t->k->ntensor; i++)
-        if (t->k->tensor[i].program == x.program && t->k->tensor[i].cols) return i;
-    return ag_kernel_tensor(t->k, x);
+    for (int i = TEN_COUNT; i < k->ntensor; i++) {
+        const KernelTensor *y = &k->tensor[i];
+        if (y->named || y->rows != x.rows || y->values != x.values) continue;
+        if (y->program == x.program) return i;
+        number++;
+    }
+    x.name = ag_fmt(k->arena, "%s%d", x.name, number).s;
+    return ag_kernel_tensor(k, x);
 }
 
+/* The operand of a product that is whole rows along `axis`. */
 static int tensor_with(Tiler *t, const Node *product, Axis axis) {
     for (int i = 0; i < 2; i++) {
-        const Node n_ = t->m->nodes.n[product->arg[i]], *n = &n_;
-        if (n->op != OP_LOAD) continue;
-        if (n->index >= TEN_COUNT && axis == AX_Q && n->nsub == 4 && n->axes & 1 << AX_D) return rows_of_input(t, n);
-        if (n->index >= TEN_COUNT) continue;
-        const MathTensor *x = &t->m->tensor[n->index];
-        for (int a = 0; a < x->rank; a++)
-            if (x->axis[a] == axis) return n->index;
+        const Node *n = &t->m->nodes.n[product->arg[i]];
+        bool rows = n->op == OP_LOAD && n->nsub == 4 && n->axes & 1 << AX_D;
+        if (rows && n->axes & 1 << axis) return tensor_of(t, n, axis == AX_Q ? TEN_Q : TEN_K);
     }
     return -1;
 }
@@ -240,7 +257,7 @@ static Ref first_row(Tiler *t, int tensor) {
 static int shared_tile(Tiler *t, int tensor) {
     if (t->shared[tensor] >= 0) return t->shared[tensor];
     KernelTensor *kt = &t->k->tensor[tensor], *x = kt;
-    bool keys = tensor < TEN_COUNT && t->m->tensor[tensor].axis[2] == AX_K;
+    bool keys = kt->rows == SZ_SK;
     char *upper = (char *)ag_fmt(t->k->arena, "%s", x->name).s;
     upper[0] = (char)(upper[0] - 'a' + 'A');
     int v = ag_val(t->k, (Val){.name = ag_str(upper),
@@ -278,8 +295,9 @@ static void contract_scores(Tiler *t, Ref r, uint8_t *seen) {
             ag_unsupported(t->d, n->span, "a sum over d must be of a product of one tensor over queries and one over keys");
             ag_stop(t->d);
         }
-        int v = frag(t, a == TEN_Q ? "S" : "R", (int)tile_field(t->k, F_TILE_N), DT_F32, LAYOUT_ACC), sa = shared_tile(t, a), sb = shared_tile(t, b);
-        Ins *i = ag_tiler_add(t, t->step, TI_MMA, v, a == TEN_Q ? "---- scores" : NULL);
+        bool first = ag_str_is(ag_str(unused_name(t, "S")), "S");
+        int v = frag(t, unused_name(t, "S"), (int)tile_field(t->k, F_TILE_N), DT_F32, LAYOUT_ACC), sa = shared_tile(t, a), sb = shared_tile(t, b);
+        Ins *i = ag_tiler_add(t, t->step, TI_MMA, v, first ? "---- scores" : NULL);
         i->a = sa;
         i->b = sb;
         i->e[0] = i->e[1] = num(t, 0);
@@ -293,17 +311,17 @@ static void contract_scores(Tiler *t, Ref r, uint8_t *seen) {
 }
 
 /* A sum body that is (elements) * (tensor over k and d): the elements' node, and the tensor; 0 if it is not. */
-static Ref weighted(const Tiler *t, Ref body, int *tensor) {
+static Ref weighted(Tiler *t, Ref body, int *tensor) {
     const Node *n = &t->m->nodes.n[body];
     if (!(n->axes & 1 << AX_D)) return 0;
     if (n->op == OP_LOAD) { /* all weights alike */
-        *tensor = n->index;
+        *tensor = tensor_of(t, n, TEN_V);
         return t->one;
     }
     for (int i = 0; i < 2 && n->op == OP_MUL; i++) {
         const Node *x = &t->m->nodes.n[n->arg[i]];
         if (x->op == OP_LOAD && !(t->m->nodes.n[n->arg[1 - i]].axes & 1 << AX_D)) {
-            *tensor = x->index;
+            *tensor = tensor_of(t, x, TEN_V);
             return n->arg[1 - i];
         }
     }
@@ -475,7 +493,9 @@ typedef struct Weighing {
 
 static Weighing weigh(Tiler *t, int x, int tensor) {
     int share = t->share ? materialise_low(t, t->share, LEVEL_ROW, NULL) : -1;
-    Weighing w = {.operand = frag(t, "P", (int)tile_field(t->k, F_TILE_N), t->m->spec->dtype, LAYOUT_A)};
+    assert(t->nfed < LEN(t->fed));
+    t->fed[t->nfed++] = x;
+    Weighing w = {.operand = frag(t, unused_name(t, "P"), (int)tile_field(t->k, F_TILE_N), t->m->spec->dtype, LAYOUT_A)};
     Ins *i = ag_tiler_add(t, t->step, TI_MAP, w.operand, "rounded to the storage type");
     i->e[0] = val(t, x);
     if (share >= 0) i->e[0] = op2(t, OP_MUL, i->e[0], val(t, share));
@@ -526,6 +546,15 @@ static void step_sum(Tiler *t, int index) {
 
 /* ---- outputs */
 
+/* The carry with channels that a value reads; -1. */
+static int accumulator_of(const Tiler *t, Ref value) {
+    const Node *n = &t->m->nodes.n[value];
+    if (n->op == OP_CARRY) return t->s->carry[n->index].axes & 1 << AX_D ? n->index : -1;
+    int found = -1;
+    for (int i = 0; i < ag_op[n->op].arity && found < 0; i++) found = accumulator_of(t, n->arg[i]);
+    return found;
+}
+
 /* An output that is 0 in some rows, and the rest of its expression: fragment v, from which it is computed, is cleared in those rows, for the warps that have any. */
 static Ref clear_empty_rows(Tiler *t, Block *to, Ref value, int v) {
     const Node *n = &t->m->nodes.n[value];
@@ -556,23 +585,24 @@ static Ins *on_output_rows(Tiler *t, TileOp op, int dst, Ref e, const char *note
 
 typedef struct RowSums {
     Tiler *t;
-    int v, n; /* the fragment; sums so far */
-    int mean; /* row value: the mean weight, -1 before */
+    int v, n;                    /* the fragment; sums so far */
+    int mean[SPEC_MAX_BRANCHES]; /* row values: mean weights, -1 before */
 } RowSums;
-/* The branch's own mean weight. */
-static int own_mean(void *payload) {
+/* The mean weight of a branch that the kernel computes. */
+static int own_mean(void *payload, int branch) {
     RowSums *s = payload;
     Tiler *t = s->t;
-    for (int i = 0; i < t->m->nout && s->mean < 0; i++) {
-        if (t->m->out[i].tensor != TEN_MEAN) continue;
-        s->mean = ag_tiler_row(t, ag_str("mean_weight"));
-        Ins *x = ag_tiler_add(t, t->post, TI_MAP, s->mean, NULL);
+    int *mean = &s->mean[branch];
+    for (int i = 0; i < t->m->nout && *mean < 0; i++) {
+        if (t->m->out[i].tensor != TEN_MEAN || (t->m->spec->joined && t->m->out[i].branch != branch)) continue;
+        *mean = ag_tiler_row(t, ag_str(unused_name(t, "mean_weight")));
+        Ins *x = ag_tiler_add(t, t->post, TI_MAP, *mean, NULL);
         x->e[0] = ag_tiler_expr(t, t->m->out[i].value, LEVEL_ROW);
         x->span = t->m->nodes.n[t->m->out[i].value].span;
         ag_tiler_positions(t, x);
     }
-    assert(s->mean >= 0);
-    return s->mean;
+    assert(*mean >= 0);
+    return *mean;
 }
 static int row_sum(void *payload, Ref body) {
     RowSums *s = payload;
@@ -584,14 +614,15 @@ static int row_sum(void *payload, Ref body) {
 Ref ag_tiler_head(Tiler *t) { return t->k->pack > 1 ? ag_node_leaf(&t->k->nodes, OP_AXIS, T_INT, AX_H, (Span){0}) : val(t, t->h); }
 
 /* What the program puts out, of the branch's result in fragment v and the results of the others. */
-static void build_program_output(Tiler *t, int v) {
-    RowSums sums = {t, v, 0, -1};
+static void build_program_output(Tiler *t, int v, int own, const int *fragment) {
+    RowSums sums = {t, v, 0, {-1, -1, -1, -1}};
     OutputPlace at = {.k = t->k,
                       .spec = t->program,
                       .b = val(t, t->b),
                       .h = ag_tiler_head(t),
                       .g = val(t, t->g),
-                      .own = t->branch,
+                      .own = own,
+                      .fragment = fragment,
                       .value = t->taken,
                       .row_sum = row_sum,
                       .mean = own_mean,
@@ -603,10 +634,7 @@ static void build_program_output(Tiler *t, int v) {
 /* o, of the channels from `col` on that the carry's value holds. */
 static void build_output(Tiler *t, Block *to, const MathOut *o, int col) {
     bool wide = t->m->tensor[o->tensor].rank == 4;
-    int v = wide ? -1 : ag_tiler_row(t, ag_str(t->m->tensor[o->tensor].name));
-    for (int c = 0; c < t->s->ncarry && wide && v < 0; c++)
-        if (t->s->carry[c].axes & 1 << AX_D) v = t->kept[c];
-    assert(v >= 0);
+    int v = wide ? t->kept[accumulator_of(t, o->value)] : ag_tiler_row(t, ag_str(t->m->tensor[o->tensor].name));
     Ref value = wide ? clear_empty_rows(t, to, o->value, v) : o->value;
     if (!wide || !t->share) {
         Ref e = !wide && ag_tiler_apart(t) ? val(t, t->whole_lse) : ag_tiler_expr(t, value, wide ? LEVEL_ELEM : LEVEL_ROW);
@@ -619,7 +647,7 @@ static void build_output(Tiler *t, Block *to, const MathOut *o, int col) {
         }
     }
     if (wide && t->fused)
-        build_program_output(t, v);
+        build_program_output(t, v, t->branch, NULL);
     else if (wide && ag_tiler_apart(t))
         on_output_rows(t, TI_OUTPUT, v, t->taken, "---- with the forced blocks");
     Ins *x = ag_tiler_add(t, to, wide ? TI_STORE : TI_STORE_ROW, -1, NULL);
@@ -631,6 +659,65 @@ static void build_output(Tiler *t, Block *to, const MathOut *o, int col) {
     x->e[2] = val(t, t->b);
     x->e[3] = val(t, t->h);
     t->k->tensor[o->tensor].used = true;
+}
+
+static void store_output(Tiler *t, int v) {
+    Ins *x = ag_tiler_add(t, t->post, TI_STORE, -1, NULL);
+    x->a = v;
+    x->n = TEN_O;
+    x->e[0] = val(t, t->row0);
+    x->e[1] = t->limit;
+    x->e[2] = val(t, t->b);
+    x->e[3] = val(t, t->h);
+    t->k->tensor[TEN_O].used = true;
+}
+
+/* The output of several branches that are one kernel: each normalised in its accumulator, then what the spec makes of them. */
+static void build_joined(Tiler *t) {
+    int fragment[SPEC_MAX_BRANCHES], own = -1;
+    Ref done[SPEC_MAX_BRANCHES];
+    for (int i = 0; i < t->m->nout; i++) {
+        const MathOut *o = &t->m->out[i];
+        if (o->tensor != TEN_O) continue;
+        int v = fragment[o->branch] = t->kept[accumulator_of(t, o->value)];
+        bool again = false;
+        for (int b = 0; b < o->branch; b++) again |= fragment[b] == v && done[b] == o->value;
+        done[o->branch] = o->value;
+        if (own < 0 && ag_output_fits(t->program, o->branch)) own = o->branch;
+        if (again) continue;
+        Ref value = clear_empty_rows(t, t->post, o->value, v), e = ag_tiler_expr(t, value, LEVEL_ELEM);
+        Ins *x = ag_tiler_add(t, t->post, TI_MAP, v, NULL);
+        x->e[0] = e;
+        x->span = t->m->nodes.n[o->value].span;
+        ag_tiler_positions(t, x);
+    }
+    build_program_output(t, fragment[own], own, fragment);
+    store_output(t, fragment[own]);
+}
+
+/* The kernel's tensor of a branch's queries or keys. */
+static int tensor_of_source(const Kernel *k, SpecRef from, int plain) {
+    int found = plain;
+    for (int i = TEN_COUNT; i < k->ntensor && from.kind == FROM_INPUT; i++)
+        if (!k->tensor[i].named && k->tensor[i].rows == k->tensor[plain].rows && !k->tensor[i].values &&
+            k->tensor[i].program == ag_program_input(from.index))
+            found = i;
+    return found;
+}
+
+/* What the simulator has to know of each branch, and whose weighted values the accumulators hold. */
+static void describe_branches(Tiler *t) {
+    Kernel *k = t->k;
+    int known[SPEC_MAX_BRANCHES]; /* accumulators; branches that are alike have one */
+    for (int i = 0; i < t->m->nout && t->m->spec->joined; i++) {
+        const Branch *b = &t->m->spec->branch[t->m->out[i].branch];
+        int v = t->m->out[i].tensor == TEN_O ? t->kept[accumulator_of(t, t->m->out[i].value)] : -1;
+        for (int n = 0; n < k->nbranch; n++) v = known[n] == v ? -1 : v;
+        if (v < 0) continue;
+        known[k->nbranch] = v;
+        k->val[v].branch = k->nbranch;
+        k->branch[k->nbranch++] = (Joined){b->mask, b->score, tensor_of_source(k, b->queries, TEN_Q), tensor_of_source(k, b->keys, TEN_K)};
+    }
 }
 
 /* Outputs with channels, or those of rows. */
@@ -702,8 +789,14 @@ static void build_step(Tiler *t) {
 static void describe_tensors(Kernel *k, const Math *m) {
     for (int i = 0; i < TEN_COUNT; i++) {
         const MathTensor *x = &m->tensor[i];
-        k->tensor[i] = (KernelTensor){
-            .name = x->name, .type = x->type, .rank = x->rank, .rows = x->size[2], .heads = x->size[1], .output = x->output, .optional = x->optional};
+        k->tensor[i] = (KernelTensor){.name = x->name,
+                                      .type = x->type,
+                                      .rank = x->rank,
+                                      .rows = x->size[2],
+                                      .heads = x->size[1],
+                                      .output = x->output,
+                                      .optional = x->optional,
+                                      .values = i == TEN_V};
         KernelTensor *t = &k->tensor[i];
         if (x->rank == 4) t->cols = x->size[3] == SZ_DV ? m->spec->Dv : m->spec->D;
         for (int dim = 0; dim < x->rank; dim++)
@@ -807,7 +900,11 @@ void ag_pass_tile(Fn *fn) {
     end_step(&t);
     for (int i = 0; i < m->nout && ag_tiler_apart(&t); i++)
         if (m->out[i].tensor == TEN_LSE) ag_tiler_take_forced(&t, &m->out[i]);
-    for (int wide = 1; wide >= 0 && !gather; wide--) build_outputs(&t, t.post, wide, 0);
+    if (fn->spec->joined)
+        build_joined(&t);
+    else
+        for (int wide = 1; wide >= 0 && !gather; wide--) build_outputs(&t, t.post, wide, 0);
+    describe_branches(&t);
     if (gather)
         ag_tiler_compose(&t, &k->role[0].body, &tile, &loop->body, &post);
     else

@@ -6,14 +6,6 @@
 
 enum { MAX_INPUT_DIMS = 4 };
 
-static bool mean_in(const Ast *e, int branch) {
-    bool found = e->op == OP_MEAN && e->arg[0]->index == branch;
-    for (int i = 0; i < ag_op[e->op].arity && !found; i++) found = mean_in(e->arg[i], branch);
-    return found;
-}
-/* Does the output read the mean weight of the branch? */
-static bool reads_mean(const Spec *s, int branch) { return s->output && mean_in(s->output, branch); }
-
 Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch) {
     const Branch *b = &spec->branch[branch];
     Spec *s = NEW(a, Spec);
@@ -23,7 +15,7 @@ Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch) {
     s->mask = b->mask;
     s->weigh = b->weigh;
     s->rows_given = true;
-    s->rows = 1u << ROWV_LSE | (reads_mean(spec, branch) ? 1u << ROWV_MEAN : 0);
+    s->rows = 1u << ROWV_LSE | (ag_reads_mean(spec, branch) ? 1u << ROWV_MEAN : 0);
     s->nderive = s->nbranch = 0;
     s->output = NULL;
     return s;
@@ -57,7 +49,7 @@ static void set_tensors(const Spec *s, int branch, Kernel *k, bool gather) {
     k->tensor[TEN_V].program = number_of(s, b->values);
     k->tensor[TEN_O].program = ag_program_result(s, branch);
     k->tensor[TEN_LSE].program = is_selected_from(s, branch) ? ag_program_lse(s, branch) : ag_has_lse(s) ? TEN_LSE : -1;
-    k->tensor[TEN_MEAN].program = reads_mean(s, branch) ? ag_program_mean(s, branch) : -1;
+    k->tensor[TEN_MEAN].program = ag_reads_mean(s, branch) ? ag_program_mean(s, branch) : -1;
     k->tensor[TEN_MAX].program = -1;
     if (b->keys.kind == FROM_DERIVE) k->pool = &s->derive[b->keys.index];
     if (!gather) return;
@@ -154,6 +146,25 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
     if (gather && !r->after) add_built(c, ag_build_merge(&c->fn, branch, fused));
 }
 
+/* All branches as one kernel. */
+static void attend_joined(Compilation *c, const Request *r) {
+    const Spec *whole = c->fn.spec;
+    Fn fn = {.d = &c->diag,
+             .spec = ag_joined_spec(c->diag.arena, whole),
+             .target = c->fn.target,
+             .sched = c->sched,
+             .program = whole,
+             .fused = true,
+             .no_lse = true};
+    fn.math = ag_lower(fn.d, fn.spec);
+    ag_stop_if_errors(fn.d);
+    fn.facts = FACT_LOWERED;
+    if (!r->after || strcmp(r->after, "lower") != 0) ag_run_passes(&fn, r);
+    for (int i = TEN_LSE; fn.kernel && i < TEN_COUNT; i++) fn.kernel->tensor[i].program = -1;
+    c->fn.math = fn.math, c->fn.kernel = fn.kernel;
+    add_part(c, fn);
+}
+
 /* What the kernels of this version cannot do yet. */
 static void refuse(Diag *d, const Spec *s) {
     for (int i = 0; i < s->ninput; i++)
@@ -209,6 +220,10 @@ static void close_forced(const Compilation *c, Spec *s, const Request *r) {
 void ag_compile_program(Compilation *c, const Request *r) {
     Spec *s = close_group(c);
     refuse(&c->diag, s);
+    if (c->attention->joined) {
+        attend_joined(c, r);
+        return;
+    }
     close_forced(c, s, r);
     bool all = !r->after, listed = false; /* all: the kernels below have no IR before their last form */
     for (int i = 0; i < s->nbranch; i++) listed |= s->branch[i].blocks.kind != FROM_NONE;

@@ -85,7 +85,8 @@ typedef struct OutputPlace {
     int own;                                 /* the branch that the kernel itself computes: BRANCH; -1: all are read */
     Ref value;                               /* of that branch; 0: BRANCH itself */
     int (*row_sum)(void *payload, Ref body); /* the row value that is the sum of `body` over the channels; NULL: the kernel has no rows to itself */
-    int (*mean)(void *payload);              /* the row value that is the mean weight of its own branch */
+    int (*mean)(void *payload, int branch);  /* the row value that is the mean weight of a branch that the kernel computes */
+    const int *fragment;                     /* the kernel computes all branches: the accumulators with their results; NULL */
     void *payload;
 } OutputPlace;
 Ref ag_output_expr(const OutputPlace *at);                            /* adds the tensors that it reads to the kernel */

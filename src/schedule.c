@@ -50,7 +50,7 @@ const char *ag_field_idle(const Schedule *s, FieldId id) {
 bool ag_field_has_effect(const Schedule *closed, FieldId id) {
     bool one_tile = closed->f[F_PERSISTENT].v == PERSISTENT_NONE;
     return !ag_field_idle(closed, id) && !(id == F_FETCH_AHEAD && one_tile) && (id != F_LISTS || closed->has_lists) &&
-           (id != F_FORCED || closed->has_forced) && (id != F_E_STAGES || closed->has_elements);
+           (id != F_FORCED || closed->has_forced) && (id != F_E_STAGES || closed->has_elements) && (id != F_BRANCHES || closed->has_branches);
 }
 
 #define VERSION "attngen.schedule/1"
@@ -142,6 +142,13 @@ static void read_staged(Reading *r, const Doc *x) {
             r->d, x->span,
             "default_for.staged: false has no effect, since only a schedule with true is kept for specs whose elements come in tiles: leave it out");
 }
+
+static void read_branches(Reading *r, const Doc *x) {
+    bool *branches = &r->s->default_for.branches;
+    if (ag_doc_bool(r->d, x, "default_for.branches", branches) && !*branches)
+        ag_error(r->d, x->span,
+                 "default_for.branches: false has no effect, since only a schedule with true is kept for branches that are one kernel: leave it out");
+}
 static void read_queries(Reading *r, const Doc *x) { ag_doc_int(r->d, x, "default_for.queries.max", 1, MAX_QUERIES, &r->s->default_for.max_queries); }
 
 enum { MAX_LOADS = 64 };
@@ -178,6 +185,7 @@ static const struct {
     {"default_for.masked", read_masked},
     {"default_for.elements", read_elements},
     {"default_for.staged", read_staged},
+    {"default_for.branches", read_branches},
     {"default_for.queries.max", read_queries},
     {"default_for.loads.max", read_loads},
     {"grid.order", read_order},

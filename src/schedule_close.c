@@ -45,16 +45,16 @@ bool ag_own_output_tile(const Schedule *s, int D, int Dv) {
  * O takes the place of all (mma_sync), or of Q, or has its own (wgmma), and the weights may have theirs. */
 static int shared_bytes(const Closing *c, int m, int n) {
     int e = ag_dtype_bytes(c->spec->dtype), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
-    int tiles = 1 + (ag_weigh_rows(c->spec) >= 0); /* of queries */
-    int head = !wgmma(c) ? most(D * tiles, Dv)
-                         : D * tiles * value(c, F_Q_STAGES) +
-                               (ag_own_output_tile(c->s, c->spec->D, c->spec->Dv) ? round_up(Dv / value(c, F_O_PARTS), 64) : 0);
-    int weights = value(c, F_P_OPERAND) == WEIGHTS_SMEM ? m * columns(c, n) : 0;
+    Tiles t = ag_tiles(c->spec);
+    int head =
+        !wgmma(c) ? most(D * t.q, Dv)
+                  : D * t.q * value(c, F_Q_STAGES) + (ag_own_output_tile(c->s, c->spec->D, c->spec->Dv) ? round_up(Dv / value(c, F_O_PARTS), 64) : 0);
+    int weights = value(c, F_P_OPERAND) == WEIGHTS_SMEM ? m * columns(c, n) * t.outputs : 0;
     if (value(c, F_E_STAGES)) {
         ElementTiles x = ag_element_tiles(c->spec);
         weights += value(c, F_E_STAGES) * (x.tiles * m * columns(c, n) + round_up(x.rows * n, 64));
     }
-    return e * (m * head + n * D * value(c, F_K_STAGES) + n * Dv * value(c, F_V_STAGES) + weights) + ag_barrier_bytes(c->s);
+    return e * (m * head + n * D * t.k * value(c, F_K_STAGES) + n * Dv * t.v * value(c, F_V_STAGES) + weights) + ag_barrier_bytes(c->s);
 }
 
 static int shared_limit(const Closing *c) { return least(c->t->shared_max, c->t->shared_sm / value(c, F_PER_SM) - 1024); }
@@ -63,14 +63,17 @@ static int shared_limit(const Closing *c) { return least(c->t->shared_max, c->t-
  * where a warpgroup of its own loads.  With overlap the rounded weights of a tile live beside the scores of the next, unless they lie in shared memory. */
 static int registers(const Closing *c, int m, int n) {
     int threads = 32 * value(c, F_WARPS), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
+    Tiles t = ag_tiles(c->spec);
     /* softcap spills at D 64, n 128; not at D 64, n 112 and D 128, n 64; alibi_formula does at D 64, n 112, not at n 96 */
     int functions = !c->spec->score ? (c->spec->plus ? n / 12 : 0) : wgmma(c) && ag_scores_positions(c->spec) ? n / 8 : n / 12;
     /* on mma_sync elements of captured tensors: evoformer_row spills at D 64, n 80 and D 128, n 48 */
-    if (!wgmma(c) && ag_reads_elements(c->spec)) functions = n;
-    if (!wgmma(c)) functions += ag_output_registers(c->spec) + (c->spec->weigh ? n / 8 : 0) + (ag_weigh_rows(c->spec) >= 0 ? 8 : 0);
-    int all = m * (n + Dv) / threads + functions;
-    if (wgmma(c) && ag_weigh_rows(c->spec) >= 0) all += m * n / threads;
-    if (wgmma(c)) return all + (value(c, F_OVERLAP) && value(c, F_P_OPERAND) == WEIGHTS_REGS ? m * n / (2 * threads) : 0) + 32;
+    if (!wgmma(c) && ag_reads_elements(c->spec) && !c->spec->joined) functions = n;
+    if (!wgmma(c))
+        functions += ag_output_registers(c->spec) + (c->spec->weigh ? n / 8 : 0) + (ag_weigh_rows(c->spec) >= 0 ? 8 : 0) +
+                     (c->spec->joined ? n / 4 + (Dv * t.outputs > 128 ? 24 : 8) : 0);
+    int scores = wgmma(c) || c->spec->joined ? t.scores : 1; /* elements count the other already */
+    int all = m * (n * scores + Dv * t.outputs) / threads + functions;
+    if (wgmma(c)) return all + (value(c, F_OVERLAP) && value(c, F_P_OPERAND) == WEIGHTS_REGS ? m * n * t.outputs / (2 * threads) : 0) + 32;
     return all + (value(c, F_Q_OPERAND) ? m * D / (2 * threads) : 0) + 56;
 }
 
@@ -265,8 +268,22 @@ static void close_exact(const Closing *c) {
         Field *f = &c->s->f[stale[i]];
         bool max = ag_puts_out(c->spec, ROWV_MAX);
         if (!f->v || (stale[i] == F_RESCALE && !max)) continue;
-        *f = (Field){.v = 0, .by = BY_RULE, .span = f->span, .why = max ? "the maximum of a row is put out" : "weights have a factor"};
+        *f = (Field){.v = 0,
+                     .by = BY_RULE,
+                     .span = f->span,
+                     .why = max              ? "the maximum of a row is put out"
+                            : c->spec->weigh ? "weights have a factor"
+                                             : "several maxima are carried"};
     }
+}
+
+static void close_branches(const Closing *c) {
+    Field *f = &c->s->f[F_BRANCHES];
+    c->s->has_branches = c->spec->joined || c->spec->nbranch > 1;
+    if (c->spec->joined)
+        decide(f, BRANCHES_FUSED, "what the branches share is most of the work");
+    else
+        decide(f, BRANCHES_APART, c->s->has_branches ? "each kernel then has the tiles that are best for it" : "there are no several branches");
 }
 
 static void close_fields(const Closing *c) {
@@ -283,6 +300,7 @@ static void close_fields(const Closing *c) {
     close_group(c);
     close_lists(c);
     close_forced(c);
+    close_branches(c);
     close_exact(c);
     close[value(c, F_MMA_FAMILY)](c);
 }
@@ -562,7 +580,7 @@ typedef struct Choice {
     uint32_t arch_mask;
     int head_dim_min, head_dim_max;
     unsigned dtypes; /* as in Schedule.default_for */
-    bool masked, elements, staged;
+    bool masked, elements, staged, branches;
     int64_t max_queries, max_loads;
 } Choice;
 enum { MAX_SHIPPED = 64 };
@@ -582,6 +600,7 @@ static Choice choice_in(Diag *d, const Shipped *shipped) {
                     .masked = s->default_for.masked,
                     .elements = s->default_for.elements,
                     .staged = s->default_for.staged,
+                    .branches = s->default_for.branches,
                     .max_queries = s->default_for.max_queries,
                     .max_loads = s->default_for.max_loads};
 }
@@ -618,14 +637,16 @@ static bool is_for(const Choice *c, const Spec *spec, const Target *t, int64_t q
     return fits && wanted && (!c->max_queries || (queries >= 0 && queries <= c->max_queries));
 }
 
-static const char *first_for(const Spec *spec, const Target *t, int64_t queries, bool elements, bool staged) {
+/* The first of those that are kept for specs that read elements, or for branches that are one kernel, or for neither. */
+static const char *first_for(const Spec *spec, const Target *t, int64_t queries, bool elements, bool branches, bool staged) {
     const Shipped *shipped;
     const char *best = NULL;
     int64_t fewest = INT64_MAX; /* that best is for; INT64_MAX: any number */
     for (size_t i = 0; (shipped = ag_shipped_schedule(i)); i++) {
         Choice c = choice_at(i, shipped);
         int64_t max = c.max_queries ? c.max_queries : INT64_MAX;
-        if (c.elements != elements || (c.staged && !staged) || !is_for(&c, spec, t, queries) || (best && max >= fewest)) continue;
+        if (c.elements != elements || c.branches != branches || (c.staged && !staged) || !is_for(&c, spec, t, queries) || (best && max >= fewest))
+            continue;
         best = shipped->name;
         fewest = max;
     }
@@ -636,19 +657,20 @@ static const char *first_for(const Spec *spec, const Target *t, int64_t queries,
 const char *ag_schedule_fallback(const Spec *spec, const Target *t, int64_t queries, int n) {
     const char *first = ag_schedule_default(spec, t, queries);
     const Shipped *shipped;
-    bool behind = !first || !ag_reads_elements(spec) || first == first_for(spec, t, queries, false, true);
+    bool behind = !first || !ag_reads_elements(spec) || first == first_for(spec, t, queries, false, false, true);
     for (size_t i = 0; first && (shipped = ag_shipped_schedule(i)); i++) {
         Choice c = choice_at(i, shipped);
         c.max_loads = 0; /* that is about speed */
-        if (behind && c.elements && is_for(&c, spec, t, queries) && --n == 0) return shipped->name;
+        if (behind && c.elements && !c.branches && is_for(&c, spec, t, queries) && --n == 0) return shipped->name;
         behind |= strcmp(shipped->name, first) == 0;
     }
     return NULL;
 }
 
 static const char *choose(const Spec *spec, const Target *t, int64_t queries, bool staged) {
-    const char *name = ag_reads_elements(spec) || spec->weigh ? first_for(spec, t, queries, true, staged) : NULL;
-    return name ? name : first_for(spec, t, queries, false, staged);
+    const char *name = spec->joined ? first_for(spec, t, queries, false, true, staged) : NULL;
+    if (!name && (ag_reads_elements(spec) || spec->weigh || spec->joined)) name = first_for(spec, t, queries, true, false, staged);
+    return name ? name : first_for(spec, t, queries, false, false, staged);
 }
 
 const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries) { return choose(spec, t, queries, true); }

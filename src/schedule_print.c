@@ -79,8 +79,8 @@ static int open_maps(Buf *out, const char *last, const char *path, const Schedul
 static void put_default_for(Buf *out, const Schedule *s) {
     static const DType type[] = {DT_F16, DT_BF16};
     const char *comma = "";
-    if (!s->default_for.dtypes && !s->default_for.masked && !s->default_for.elements && !s->default_for.staged && !s->default_for.max_queries &&
-        !s->default_for.max_loads)
+    if (!s->default_for.dtypes && !s->default_for.masked && !s->default_for.elements && !s->default_for.staged && !s->default_for.branches &&
+        !s->default_for.max_queries && !s->default_for.max_loads)
         return;
     ag_put(out, "default_for:\n");
     if (s->default_for.dtypes) ag_put(out, "  dtype: [");
@@ -93,6 +93,7 @@ static void put_default_for(Buf *out, const Schedule *s) {
     if (s->default_for.masked) ag_put(out, "  masked: true\n");
     if (s->default_for.elements) ag_put(out, "  elements: true\n");
     if (s->default_for.staged) ag_put(out, "  staged: true\n");
+    if (s->default_for.branches) ag_put(out, "  branches: true\n");
     if (s->default_for.max_loads) ag_put(out, "  loads: {max: %lld}\n", (long long)s->default_for.max_loads);
     if (s->default_for.max_queries) ag_put(out, "  queries: {max: %lld}\n", (long long)s->default_for.max_queries);
 }

@@ -197,14 +197,15 @@ typedef struct AnyBody {
 } AnyBody;
 
 typedef struct Coverage {
-    int tile;                        /* keys of a score fragment */
-    int64_t nrow, *rows;             /* query rows that are looked at: all of a small problem, else a sample */
-    int64_t *number;                 /* per query row: its place in rows, -1 */
-    bool per_head;                   /* visibility depends on b or h */
-    uint8_t *visible;                /* [B * Hq or 1][nrow][Sk]: 0 not known yet, 1 hidden, 2 visible */
-    uint8_t *seen;                   /* [B * Hq][nrow][Sk]: contracted, or masked */
-    uint8_t *stored[KERNEL_TENSORS]; /* [B * Hq][Sq]; KERNEL_EACH, KERNEL_INVERT: of every element */
-    bool untold;                     /* weights came from no scores (a constant score): which keys they are for cannot be told */
+    int tile;                            /* keys of a score fragment */
+    int64_t nrow, *rows;                 /* query rows that are looked at: all of a small problem, else a sample */
+    int64_t *number;                     /* per query row: its place in rows, -1 */
+    bool per_head;                       /* visibility depends on b or h */
+    int branches;                        /* that the kernel computes, each with a mask of its own */
+    uint8_t *visible[SPEC_MAX_BRANCHES]; /* [B * Hq or 1][nrow][Sk]: 0 not known yet, 1 hidden, 2 visible */
+    uint8_t *seen[SPEC_MAX_BRANCHES];    /* [B * Hq][nrow][Sk]: contracted, or masked */
+    uint8_t *stored[KERNEL_TENSORS];     /* [B * Hq][Sq]; KERNEL_EACH, KERNEL_INVERT: of every element */
+    bool untold;                         /* weights came from no scores (a constant score): which keys they are for cannot be told */
 } Coverage;
 
 typedef struct SimLists SimLists; /* simulate_select.c */
@@ -365,7 +366,7 @@ void ag_sim_each_end(Sim *s); /* every element has been written */
 
 /* ---- simulate_cover.c */
 void ag_sim_cover_init(Sim *s);
-void ag_sim_cover_contract(Sim *s, const Cell *weights);
+void ag_sim_cover_contract(Sim *s, const Cell *weights, int branch);
 void ag_sim_cover_store(Sim *s, int tensor, int64_t b, int64_t h, int64_t row);
 void ag_sim_cover_end(Sim *s);
 #endif

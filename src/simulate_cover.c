@@ -43,13 +43,17 @@ static int key_tile(const Sim *s, const Block *b) {
     return 0;
 }
 
+static const Ast *mask_of(const Sim *s, int branch) { return s->k->nbranch ? s->k->branch[branch].mask : s->k->spec->mask; }
+
 void ag_sim_cover_init(Sim *s) {
     Coverage *c = &s->cover;
     const int64_t *size = s->call->size;
     int64_t sq = size[SZ_SQ], sk = size[SZ_SK], bh = heads(s), step = 1;
     bool let_done[SPEC_MAX_LETS] = {false};
     for (int r = 0; r < s->k->nrole && !c->tile; r++) c->tile = key_tile(s, &s->k->role[r].body);
-    c->per_head = s->k->list || ast_needs_head(s->k->spec, s->k->spec->mask, let_done);
+    c->branches = s->k->nbranch ? s->k->nbranch : 1;
+    c->per_head = s->k->list != NULL;
+    for (int i = 0; i < c->branches; i++) c->per_head |= ast_needs_head(s->k->spec, mask_of(s, i), let_done);
     int64_t planes = c->per_head ? bh : 1;
     while (step < sq && (count_rows(sq, step) * sk * planes > VISIBLE_CELLS || count_rows(sq, step) * sk * bh > SEEN_CELLS)) step *= 2;
     c->number = NEWN(s->arena, int64_t, (size_t)sq);
@@ -58,18 +62,22 @@ void ag_sim_cover_init(Sim *s) {
         c->number[q] = looked_at(q, step, sq) ? c->nrow : -1;
         if (c->number[q] >= 0) c->rows[c->nrow++] = q;
     }
-    c->visible = ag_alloc_n(s->arena, (size_t)(planes * c->nrow), (size_t)sk);
-    c->seen = ag_alloc_n(s->arena, (size_t)(bh * c->nrow), (size_t)sk);
+    for (int i = 0; i < c->branches; i++) {
+        c->visible[i] = ag_alloc_n(s->arena, (size_t)(planes * c->nrow), (size_t)sk);
+        c->seen[i] = ag_alloc_n(s->arena, (size_t)(bh * c->nrow), (size_t)sk);
+    }
     for (int t = 0; t < TEN_COUNT; t++)
         if (s->k->tensor[t].output) c->stored[t] = ag_alloc_n(s->arena, (size_t)bh, (size_t)sq);
 }
 
-static bool visible(Sim *s, int64_t b, int64_t h, int64_t number, int64_t key) {
+static bool visible(Sim *s, int branch, int64_t b, int64_t h, int64_t number, int64_t key) {
     Coverage *c = &s->cover;
     int64_t plane = c->per_head ? b * s->call->size[SZ_HQ] + h : 0;
-    uint8_t *v = &c->visible[(plane * c->nrow + number) * s->call->size[SZ_SK] + key];
+    uint8_t *v = &c->visible[branch][(plane * c->nrow + number) * s->call->size[SZ_SK] + key];
     if (!*v) {
-        bool seen = ag_visible(s->k->spec, s->call, b, h, c->rows[number], key) && ag_sim_list_has(s, b, h, c->rows[number], key);
+        const Ast *mask = mask_of(s, branch);
+        bool seen = !mask || ag_ast_eval(s->k->spec, s->call, mask, b, h, c->rows[number] + s->call->size[SZ_OFF], key, 0).u.b;
+        seen = seen && ag_sim_list_has(s, b, h, c->rows[number], key);
         *v = seen ? VISIBLE : HIDDEN;
     }
     return *v == VISIBLE;
@@ -78,13 +86,15 @@ static bool visible(Sim *s, int64_t b, int64_t h, int64_t number, int64_t key) {
 /* ---- contractions */
 
 /* Whether the spec's own score of a visible key is -inf, so that it counts for nothing. */
-static bool score_is_neg_inf(const Sim *s, const Origin *o, int64_t head, int64_t q, int64_t key) {
+static bool score_is_neg_inf(const Sim *s, int branch, const Origin *o, int64_t head, int64_t q, int64_t key) {
     const Spec *spec = s->k->spec;
-    if (!spec->score) return false;
+    const Joined own = s->k->nbranch ? s->k->branch[branch] : (Joined){NULL, spec->score, TEN_Q, TEN_K};
+    if (!own.score) return false;
     int64_t g = head / (s->call->size[SZ_HQ] / s->call->size[SZ_HKV]);
     double dot = 0;
-    for (int d = 0; d < spec->D; d++) dot += ag_host_get(&s->call->q, o->b, head, q, d) * ag_host_get(&s->call->k, o->b, g, key, d);
-    Scalar x = ag_ast_eval(spec, s->call, spec->score, o->b, head, q + s->call->size[SZ_OFF], key, dot * s->call->scalar[0]);
+    for (int d = 0; d < spec->D; d++)
+        dot += ag_host_get(ag_sim_tensor(s, own.q), o->b, head, q, d) * ag_host_get(ag_sim_tensor(s, own.k), o->b, g, key, d);
+    Scalar x = ag_ast_eval(spec, s->call, own.score, o->b, head, q + s->call->size[SZ_OFF], key, dot * s->call->scalar[0]);
     return x.type == T_FLOAT && (float)x.u.f == -INFINITY;
 }
 
@@ -96,18 +106,18 @@ static void contract_past_end(Sim *s, const Origin *o, int64_t q, int64_t key, b
                 (long long)q, kind_of_step(o));
 }
 
-static void contract_key(Sim *s, const Origin *o, int64_t head, int64_t number, int64_t key, bool hidden, uint8_t *seen) {
+static void contract_key(Sim *s, int branch, const Origin *o, int64_t head, int64_t number, int64_t key, bool hidden, uint8_t *seen) {
     int64_t q = s->cover.rows[number];
-    bool may_see = visible(s, o->b, head, number, key);
+    bool may_see = visible(s, branch, o->b, head, number, key);
     if (*seen) ag_sim_fail(s, "key tile %lld is visited twice", (long long)key / s->cover.tile);
     if (!may_see && !hidden)
         ag_sim_fail(s, "key %lld is hidden from query row %lld but is not masked in %s", (long long)key, (long long)q, kind_of_step(o));
-    if (may_see && hidden && !score_is_neg_inf(s, o, head, q, key))
+    if (may_see && hidden && !score_is_neg_inf(s, branch, o, head, q, key))
         ag_sim_fail(s, "key %lld is visible to query row %lld but is masked", (long long)key, (long long)q);
     *seen = hidden ? MASKED_OUT : CONTRACTED;
 }
 
-void ag_sim_cover_contract(Sim *s, const Cell *weights) {
+void ag_sim_cover_contract(Sim *s, const Cell *weights, int branch) {
     Coverage *c = &s->cover;
     const Origin *o = &weights->from;
     int64_t sk = s->call->size[SZ_SK], plane = o->b * s->call->size[SZ_HQ];
@@ -115,11 +125,11 @@ void ag_sim_cover_contract(Sim *s, const Cell *weights) {
     for (int i = 0; i < o->live; i++) {
         int64_t number = c->number[o->q0 + i / pack], head = o->h + i % pack;
         if (number < 0 || !ag_sim_warp_runs(s, i / own)) continue;
-        uint8_t *seen = c->seen + ((plane + head) * c->nrow + number) * sk;
+        uint8_t *seen = c->seen[branch] + ((plane + head) * c->nrow + number) * sk;
         for (int j = 0; j < n; j++) {
             int64_t key = o->key0 + j;
             if (key < sk)
-                contract_key(s, o, head, number, key, weights->hidden[i * n + j], &seen[key]);
+                contract_key(s, branch, o, head, number, key, weights->hidden[i * n + j], &seen[key]);
             else
                 contract_past_end(s, o, o->q0 + i / pack, key, weights->hidden[i * n + j]);
         }
@@ -144,12 +154,12 @@ static void check_stored(Sim *s, int tensor, int64_t b, int64_t h) {
                                (long long)h, (long long)b);
 }
 
-static void check_seen(Sim *s, int64_t b, int64_t h) {
+static void check_seen(Sim *s, int branch, int64_t b, int64_t h) {
     const Coverage *c = &s->cover;
     int64_t sk = s->call->size[SZ_SK], plane = b * s->call->size[SZ_HQ] + h;
     for (int64_t n = 0; n < c->nrow && !c->untold; n++)
         for (int64_t key = 0; key < sk; key++)
-            if (!c->seen[(plane * c->nrow + n) * sk + key] && visible(s, b, h, n, key))
+            if (!c->seen[branch][(plane * c->nrow + n) * sk + key] && visible(s, branch, b, h, n, key))
                 ag_sim_fail_launch(s, (Span){0}, "key %lld is visible to query row %lld (h %lld, b %lld) but key tile %lld is never visited",
                                    (long long)key, (long long)c->rows[n], (long long)h, (long long)b, (long long)key / (c->tile ? c->tile : 1));
 }
@@ -158,6 +168,6 @@ void ag_sim_cover_end(Sim *s) {
     for (int64_t b = 0; b < s->call->size[SZ_B]; b++)
         for (int64_t h = 0; h < s->call->size[SZ_HQ]; h++) {
             for (int t = 0; t < TEN_COUNT; t++) check_stored(s, t, b, h);
-            check_seen(s, b, h);
+            for (int i = 0; i < s->cover.branches; i++) check_seen(s, i, b, h);
         }
 }

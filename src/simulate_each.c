@@ -122,6 +122,13 @@ static Scalar row_value(Sim *s, int val) {
     return (Scalar){T_FLOAT, {.f = c->x[s->each->row]}};
 }
 
+/* Of another fragment, in that row. */
+static Scalar other_element(Sim *s, int val, int64_t d) {
+    const Cell *c = &s->cell[val];
+    if (!c->written) ag_sim_fail(s, "reads %s before it is written", ag_sim_name(s, val));
+    return (Scalar){T_FLOAT, {.f = c->x[s->each->row * c->v->cols + d]}};
+}
+
 /* What varies with the channel, or all the rest. */
 static void evaluate(Sim *s, Ref root, bool channel, int64_t q, int64_t h, int64_t d) {
     Each *x = s->each;
@@ -135,7 +142,7 @@ static void evaluate(Sim *s, Ref root, bool channel, int64_t q, int64_t h, int64
         else if (n->op == OP_LOAD)
             x->value[r] = element(s, n);
         else if (n->op == OP_BRANCH)
-            x->value[r] = x->own;
+            x->value[r] = n->index ? other_element(s, n->index - 1, d) : x->own;
         else if (n->op == OP_VAL && s->k->val[n->index].space == SPACE_ROW)
             x->value[r] = row_value(s, n->index);
         else if (n->op == OP_AXIS && (n->index == AX_Q || n->index == AX_H || n->index == AX_D))

@@ -34,7 +34,7 @@ void ag_sim_mma_check(Sim *s, const Ins *i) {
         else
             writing(s, i->dst);
         break;
-    case TI_OUTPUT: writing(s, i->dst); break;
+    case TI_OUTPUT: writing(s, i->dst); break; /* others that it reads are complete when that one is */
     case TI_OUTPUT_SUM:
         reading(s, i->a);
         writing(s, i->dst);

@@ -207,7 +207,7 @@ static void output_origin(Sim *s, Cell *d, const Ins *i, const Cell *weights, co
     if (w->key0 != keys->row0 && rows_of(s, &s->k->tensor[keys->tensor]) > 0)
         ag_sim_fail(s, "%s is for keys %lld..%lld, but %s holds rows %lld..%lld", ag_sim_name(s, i->a), (long long)w->key0,
                     (long long)w->key0 + n - 1, ag_sim_name(s, i->b), (long long)keys->row0, (long long)keys->row0 + n - 1);
-    if (s->k->kind == KERNEL_ATTEND) ag_sim_cover_contract(s, weights);
+    if (s->k->kind == KERNEL_ATTEND) ag_sim_cover_contract(s, weights, d->v->branch);
 }
 
 /* ga: NULL if the first operand is a fragment; what is staged counts as one, but for where its elements are */

@@ -11,7 +11,7 @@ bool ag_puts_out(const Spec *s, RowValue value) {
 }
 bool ag_has_lse(const Spec *s) { return ag_puts_out(s, ROWV_LSE); }
 
-bool ag_keeps_maximum(const Spec *s) { return ag_puts_out(s, ROWV_MAX) || s->weigh; }
+bool ag_keeps_maximum(const Spec *s) { return ag_puts_out(s, ROWV_MAX) || s->weigh || s->joined; }
 
 static int dot_rows(const Ast *e) {
     int found = e->op == OP_DOT ? e->arg[0]->index : -1;
@@ -19,6 +19,100 @@ static int dot_rows(const Ast *e) {
     return found;
 }
 int ag_weigh_rows(const Spec *s) { return s->weigh ? dot_rows(s->weigh) : -1; }
+int ag_branch_weigh_rows(const Branch *b) { return b->weigh ? dot_rows(b->weigh) : -1; }
+
+static bool mean_in(const Ast *e, int branch) {
+    bool found = e->op == OP_MEAN && e->arg[0]->index == branch;
+    for (int i = 0; i < ag_op[e->op].arity && !found; i++) found = mean_in(e->arg[i], branch);
+    return found;
+}
+bool ag_reads_mean(const Spec *s, int branch) { return s->output && mean_in(s->output, branch); }
+
+/* Adds x to the set; whether it was new. */
+static bool add_ref(SpecRef *set, int *n, SpecRef x) {
+    for (int i = 0; i < *n; i++)
+        if (set[i].kind == x.kind && set[i].index == x.index) return false;
+    set[(*n)++] = x;
+    return true;
+}
+
+Tiles ag_tiles(const Spec *s) {
+    enum { MOST = 2 * SPEC_MAX_BRANCHES };
+    int rows = ag_weigh_rows(s) >= 0;
+    if (!s->joined) return (Tiles){1 + rows, 1, 1, 1 + rows, 1};
+    SpecRef q[MOST], k[MOST], v[MOST], pair[MOST];
+    Tiles t = {.outputs = s->joined};
+    int pairs = 0;
+    for (int i = 0; i < s->joined; i++) {
+        const Branch *b = &s->branch[i];
+        SpecRef more = {FROM_INPUT, ag_branch_weigh_rows(b)}, both[] = {b->queries, more};
+        add_ref(k, &t.k, b->keys);
+        add_ref(v, &t.v, b->values);
+        for (int n = 0; n < 1 + (more.index >= 0); n++) {
+            add_ref(q, &t.q, both[n]);
+            add_ref(pair, &pairs,
+                    (SpecRef){both[n].kind, both[n].index * SPEC_MAX_INPUTS * MOST + (int)b->keys.kind * SPEC_MAX_INPUTS + b->keys.index});
+        }
+    }
+    t.scores = pairs;
+    return t;
+}
+
+const char *ag_not_joined(const Spec *s) {
+    enum { MOST_TILES = 4 };
+    if (s->nbranch < 2) return "there is one branch";
+    if (s->normalize != NORMALIZE_SOFTMAX) return "scores are weights, and only a softmax is joined to others";
+    if (s->nderive) return "there are derived tensors, and their keys are others";
+    for (int i = 0; i < s->nbranch; i++)
+        if (s->branch[i].blocks.kind != FROM_NONE) return "a branch has block lists, so it visits other keys";
+    Spec all = *s;
+    all.joined = s->nbranch;
+    Tiles t = ag_tiles(&all);
+    return t.q > MOST_TILES || t.k > MOST_TILES || t.scores > MOST_TILES || t.k + t.v > MOST_TILES
+               ? "they read too many different queries, keys and values"
+               : NULL;
+}
+
+static bool same(const Ast *a, const Ast *b) {
+    if (!a || !b) return a == b;
+    bool alike = a->op == b->op && a->type == b->type && a->nsub == b->nsub && (!ag_op_has(a->op, 'L') || a->index == b->index);
+    if (a->op == OP_CONST) alike = alike && a->value.u.i == b->value.u.i;
+    for (int i = 0; i < ag_op[a->op].arity && alike; i++) alike = same(a->arg[i], b->arg[i]);
+    for (int i = 0; i < a->nsub && alike; i++) alike = same(a->sub[i], b->sub[i]);
+    return alike;
+}
+
+/* Measured on an H200 (docs/performance.md): Parallax, whose branches share their scores, is 1.2 to 1.6 times as fast as one kernel; differential attention, which computes as much either way, is
+ * slower, as its tiles are smaller and its softmax is exact.  Above 128 channels there are no registers for two results. */
+bool ag_join_pays(const Spec *s) {
+    enum { MOST_CHANNELS = 128, MOST_RESULTS = 256 };
+    Spec all = *s;
+    all.joined = s->nbranch;
+    Tiles t = ag_tiles(&all);
+    int apart = 0;
+    for (int i = 0; i < s->nbranch; i++) {
+        apart += 2 + (ag_branch_weigh_rows(&s->branch[i]) >= 0);
+        if (!same(s->branch[i].mask, s->branch[0].mask)) return false; /* what one does not see is computed for it all the same */
+    }
+    bool room = s->D <= MOST_CHANNELS && s->Dv <= MOST_CHANNELS && s->Dv * t.outputs <= MOST_RESULTS;
+    return room && t.scores + t.outputs < apart;
+}
+
+Spec *ag_joined_spec(Arena *a, const Spec *spec) {
+    Spec *s = NEW(a, Spec);
+    *s = *spec;
+    s->joined = spec->nbranch;
+    s->nbranch = 0;
+    s->rows_given = true;
+    s->rows = 0;
+    s->mask = spec->branch[0].mask; /* whether there is one in each is what it says */
+    s->weigh = NULL;
+    for (int i = 0; i < spec->nbranch; i++) {
+        if (!spec->branch[i].mask) s->mask = NULL;
+        if (spec->branch[i].weigh) s->weigh = spec->branch[i].weigh; /* whether there is one in any */
+    }
+    return s;
+}
 
 static int means(const Ast *e) {
     int n = e->op == OP_MEAN;
@@ -38,7 +132,9 @@ static int norms(const Ast *e) {
 int ag_norms(const Spec *s) { return s->output ? norms(s->output) : 0; }
 
 /* At D 128 a second branch and its mean weight spill 56 bytes at n 64, none at n 48.  output_norm spills on sm_80 at D 128, n 64, not at n 48; differential, which reads another result, does at n 48, not at n 32. */
-int ag_output_registers(const Spec *s) { return s->beside ? s->beside : ag_norms(s) ? 8 + 16 * (s->nbranch - 1) : ag_means(s) ? 16 : 0; }
+int ag_output_registers(const Spec *s) {
+    return s->joined ? (ag_norms(s) ? 8 : 0) : s->beside ? s->beside : ag_norms(s) ? 8 + 16 * (s->nbranch - 1) : ag_means(s) ? 16 : 0;
+}
 
 int64_t ag_part_extent(const Spec *spec, int part, int64_t B, const double *scalar) {
     if (part > 1) return (int64_t)scalar[spec->batch[part - 1].param];
@@ -130,7 +226,11 @@ int ag_element_loads(const Spec *spec) {
     enum { WEIGHTS = 2 };
     Reading r = {.spec = spec};
     varies_with(&r, spec->score);
-    if (ag_weigh_rows(spec) >= 0) r.elements += WEIGHTS;           /* a second fragment of products */
+    for (int i = 0; i < spec->joined; i++) {
+        varies_with(&r, spec->branch[i].score);
+        varies_with(&r, spec->branch[i].mask);
+    }
+    if (ag_tiles(spec).scores > 1) r.elements += WEIGHTS;          /* a second fragment of products */
     bool weights = r.keys && spec->normalize != NORMALIZE_SOFTMAX; /* retention finds no registers for its distances under wgmma_d128 */
     varies_with(&r, spec->mask);
     varies_with(&r, spec->weigh);
@@ -139,17 +239,17 @@ int ag_element_loads(const Spec *spec) {
 
 /* ---- elements in tiles */
 
-typedef struct Tiles {
+typedef struct TilesRead {
     const Spec *spec;
     const Ast *seen[4]; /* one of each tensor and subscripts */
     int n;
     ElementTiles found;
-} Tiles;
+} TilesRead;
 
 static bool is_axis(const Ast *e, Axis axis) { return e->op == OP_AXIS && e->index == (int)axis; }
 static bool has_axis(const Input *x, int dim, Axis axis) { return x->dim[dim].kind == DIM_AXIS && x->dim[dim].axis == axis; }
 
-static void find_tiles(Tiles *t, const Ast *e) {
+static void find_tiles(TilesRead *t, const Ast *e) {
     if (!e) return;
     if (e->op == OP_LET) find_tiles(t, t->spec->let[e->index].value);
     for (int i = 0; i < ag_op[e->op].arity; i++) find_tiles(t, e->arg[i]);
@@ -168,7 +268,7 @@ static void find_tiles(Tiles *t, const Ast *e) {
 }
 
 ElementTiles ag_element_tiles(const Spec *spec) {
-    Tiles t = {.spec = spec};
+    TilesRead t = {.spec = spec};
     find_tiles(&t, spec->score);
     return t.found;
 }

@@ -52,6 +52,12 @@ static void check_leaf(const Check *c, const Node *n, Reach reach, int rows, int
         return;
     }
     bool own = (c->ins->op == TI_MERGE || c->ins->op == TI_OUTPUT || c->ins->op == TI_OUTPUT_SUM || c->ins->op == TI_ROW_MAP) && reach == PER_ROW;
+    if (n->op == OP_BRANCH && n->index) {
+        const Val *f = val(c, n->index - 1);
+        bool output = c->ins->op == TI_OUTPUT || c->ins->op == TI_OUTPUT_SUM;
+        require(c, output && f && f->space == SPACE_FRAG && f->layout == LAYOUT_ACC && f->rows == rows && c->written[n->index - 1],
+                "the accumulator of another branch is read where it has no value");
+    }
     require(c, n->op != OP_BRANCH || own, "the branch of a kernel is read where it has no value");
     require(c, (n->op != OP_FIRST && n->op != OP_QUERY) || c->k->entries, "inverted lists are read that the kernel does not have");
     require(c, n->op != OP_LISTED || c->list, "a block list is read before it is opened");

@@ -13,6 +13,7 @@ typedef struct Dump {
 static const char *leaf(void *payload, const Node *n) {
     Dump *d = payload;
     if (n->op == OP_VAL) return d->k->val[n->index].name.s;
+    if (n->op == OP_BRANCH && n->index) return d->k->val[n->index - 1].name.s;
     if (n->op != OP_PARAM) return NULL;
     snprintf(d->param, sizeof d->param, "%.*s", STRF(d->k->spec->param[n->index].name));
     return d->param;

@@ -30,6 +30,7 @@ typedef struct Val {
     bool partial;      /* rows: each lane of a quad holds its own part of the sum until TI_TOTAL */
     int reference;     /* carried values: the row value (running maximum) that the content is relative to; -1 */
     int carry;         /* index of the Math carry it holds, -1 */
+    int branch;        /* accumulators of a kernel of several branches: whose weighted values it holds */
     bool nonneg;       /* scalars: known to be >= 0 */
     bool bounded;      /* scalars of the spec: ints within least and most */
     int64_t least, most;
@@ -103,7 +104,7 @@ typedef enum TileOp {
                  With Kernel.forced the row of tensor forced_rows is merged as well, with its element of forced_lse.
                  With e[5] tensor n = e[5] at each element, as in TI_EACH, where BRANCH is the merged value */
     TI_OUTPUT, /* fragment dst, which holds the rows that stand for tensor n [batch e[2], head e[3]] rows e[1].. (those < e[4]; with Kernel.pack heads from e[3] on),
-                  = e[0] at each element of those.  In e[0]: BRANCH = the element as it was; AXIS q = off + row; with pack above 1 AXIS h = the row's head;
+                  = e[0] at each element of those.  In e[0]: BRANCH = the element as it was; with an index above 0 that of fragment index - 1; AXIS q = off + row; with pack above 1 AXIS h = the row's head;
                   AXIS d = column; LOAD as in TI_EACH; VAL of a row the row's value.  Other elements of dst are undefined then.  All that an element of tensor n is computed from is read before
                   a TI_STORE writes it */
     TI_OUTPUT_SUM, /* row dst = sum over the tensor's channels of what TI_OUTPUT would make of fragment a, which stays as it is.  In rows not in use it is undefined */
@@ -203,6 +204,7 @@ typedef struct KernelTensor {
     Size rows, heads; /* q k v o lse: extents of dims 2 and 1 */
     Ref extent[4];    /* of every dim, int nodes over sizes */
     bool output, optional, used;
+    bool values; /* rows that weights meet: what stands for v */
     bool flat;   /* contiguous, and read by one subscript that is never outside */
     bool named;  /* by the spec, so that in CUDA its pointer and strides have prefixes, see emit_each.c */
     int program; /* index among the tensors of the program */
@@ -256,10 +258,18 @@ static inline int ag_row_lanes(int cols) {
     return n;
 }
 
+/* One of several branches of a kernel: which keys its weights are of, and what its scores are made of (tensors of the kernel). */
+typedef struct Joined {
+    const Ast *mask, *score;
+    int q, k;
+} Joined;
+
 typedef struct Kernel {
     KernelKind kind;
     Diag *d;
     Arena *arena;
+    Joined branch[SPEC_MAX_BRANCHES];
+    int nbranch;        /* 0: one attention, by score and mask of `spec` */
     const Spec *spec;   /* names of parameters, for printing; of a branch: it as a plain spec */
     const Derive *pool; /* SZ_SK counts its rows, not those of k; NULL */
     const Schedule *sched;

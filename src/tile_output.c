@@ -96,14 +96,17 @@ Ref ag_output_result(const OutputPlace *at, int index, Span span) {
 }
 
 static Ref lower_branch(Lower *x, int index, Span at) {
-    if (index != x->at->own) return ag_output_result(x->at, index, at);
+    const int *f = x->at->fragment;
+    if (f && f[index] != f[x->at->own])
+        return ag_node_intern(x->p, (Node){.op = OP_BRANCH, .type = T_FLOAT, .index = 1 + f[index], .axes = 1 << AX_D, .span = at});
+    if (!f && index != x->at->own) return ag_output_result(x->at, index, at);
     return x->at->value ? x->at->value : ag_node_intern(x->p, (Node){.op = OP_BRANCH, .type = T_FLOAT, .axes = 1 << AX_D, .span = at});
 }
 
 /* The mean weight of a branch for the query. */
 static Ref lower_mean(Lower *x, int index, Span at) {
     Kernel *k = x->at->k;
-    if (index == x->at->own) return ag_kval(k, x->at->mean(x->at->payload));
+    if (x->at->fragment || index == x->at->own) return ag_kval(k, x->at->mean(x->at->payload, index));
     KernelTensor t = k->tensor[TEN_MEAN];
     t.name = ag_fmt(k->arena, "mean_%.*s", STRF(x->at->spec->branch[index].name)).s;
     t.output = t.optional = false;

@@ -152,8 +152,8 @@ static void lower_branch(Select *s) {
     lse = ag_node_op(p, OP_SELECT, none, ag_node_float(p, INFINITY), lse, (Span){0});
     Ref e = ag_node_op(p, OP_EXP, ag_node_op(p, OP_SUB, has_mask ? masked.arg[1] : x, lse, 0, (Span){0}), 0, 0, masked.span);
     Ref seen = has_mask ? ag_node_op(p, OP_SELECT, masked.arg[0], e, zero, masked.span) : e;
-    m->out[0] = (MathOut){TEN_O, e};
-    m->out[1] = (MathOut){TEN_LSE, ag_node_intern(p, (Node){.op = OP_RSUM, .arg = {seen}, .index = AX_K, .span = masked.span})};
+    m->out[0] = (MathOut){TEN_O, 0, e};
+    m->out[1] = (MathOut){TEN_LSE, 0, ag_node_intern(p, (Node){.op = OP_RSUM, .arg = {seen}, .index = AX_K, .span = masked.span})};
     ag_pass_simplify(&s->local);
     ag_pass_hoist(&s->local);
     ag_pass_ranges(&s->local);

@@ -4,6 +4,7 @@
 
 #include "compile.h"
 
+enum { PRODUCTS_MOST = 8 };
 typedef enum Level { LEVEL_ONCE, LEVEL_ROW, LEVEL_ELEM } Level;
 
 typedef struct Tiler {
@@ -33,13 +34,14 @@ typedef struct Tiler {
     const Spec *program;                  /* the whole spec, whose branch number `branch` this is */
     int branch;
     Ref taken; /* of branches whose forced blocks are apart: an element of the branch's result, of the fragment and what the kernel before has put out */
-    int whole_lse;    /* of these as well: a row, the LSE of all blocks */
-    bool fused;       /* what is stored is the program's output */
-    bool no_lse;      /* the LSE is not put out */
-    bool coarse_tanh; /* expressions get OP_TANHA for OP_TANH */
-    Ref share;        /* gather: Math node of a row, by which weights are multiplied before they are rounded; 0 */
-    Ref one;          /* Math node 1.0 */
-    int nonce, nrow;  /* counters for names */
+    int whole_lse;                /* of these as well: a row, the LSE of all blocks */
+    int fed[PRODUCTS_MOST], nfed; /* fragments that are weights of this step, rounded by wgmma kernels later than their place here says */
+    bool fused;                   /* what is stored is the program's output */
+    bool no_lse;                  /* the LSE is not put out */
+    bool coarse_tanh;             /* expressions get OP_TANHA for OP_TANH */
+    Ref share;                    /* gather: Math node of a row, by which weights are multiplied before they are rounded; 0 */
+    Ref one;                      /* Math node 1.0 */
+    int nonce, nrow;              /* counters for names */
 } Tiler;
 
 /* ---- builders */

@@ -196,6 +196,7 @@ static inline void describe_tensors(Kernel *k) {
                                       .heads = keys ? SZ_HKV : SZ_HQ,
                                       .output = t == TEN_O || t == TEN_LSE,
                                       .optional = t == TEN_LSE,
+                                      .values = t == TEN_V,
                                       .used = t <= TEN_LSE};
     }
 }

@@ -362,6 +362,35 @@ static void test_from_disk(void **state) {
     }
 }
 
+/* Of branches that are one kernel the companion is one too: kernels of their own would want buffers, and the caller has the workspace of the program. */
+static void test_branches(void **state) {
+    (void)state;
+    static const char text[] =
+        "attention: t\ninputs: {r: {dtype: [b, h, q, d]}}\nbranches:\n  a: {}\n  c: {weigh: 'dot(r, k)'}\noutput: a * mean_weight(c) - c\n";
+    static const char apart[] = "schema: attngen.schedule/1\nmma: {family: wgmma}\nloop: {branches: apart}\n";
+    const attngen_source spec = {"spec.yaml", text, sizeof text - 1}, schedule = {"schedule.yaml", apart, sizeof apart - 1};
+    const attngen_dim dims[] = {{"D", 64}};
+    const attngen_shape shape = {2, 4, 4, 100, 100, ATTNGEN_ALIGN_END};
+    for (int which = 0; which < 2; which++) {
+        attngen_context *ctx = context_for("sm_90a", NULL);
+        attngen_program *p, *companion;
+        attngen_call *call, *other;
+        assert_int_equal(attngen_lower(ctx, &p, &spec, which ? &schedule : NULL, dims, 1), ATTNGEN_OK);
+        assert_int_equal(ag_program_companion(p, COMPANION_PORTABLE, NULL, 0, &companion, &err), ATTNGEN_OK);
+        assert_int_equal(p->lowered->npart, which ? 2 : 1);
+        assert_int_equal(companion->lowered->npart, which ? 2 : 1);
+        assert_int_equal(attngen_bind(ctx, &call, p, &shape), ATTNGEN_OK);
+        attngen_context *portable = context_for("sm_90", NULL);
+        assert_int_equal(attngen_bind(portable, &other, companion, &shape), ATTNGEN_OK);
+        assert_true(attngen_workspace(other) <= attngen_workspace(call));
+        attngen_call_free(call);
+        attngen_call_free(other);
+        attngen_program_free(p);
+        attngen_destroy(portable);
+        attngen_destroy(ctx);
+    }
+}
+
 /* Where the device decides on sm_90a, schedules that are for sm_90 alone still work; whoever asks for sm_90a gets no other. */
 static void test_schedule_decides(void **state) {
     (void)state;
@@ -399,7 +428,7 @@ int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, start, finish)
     const struct CMUnitTest tests[] = {
         TEST(test_ways),     TEST(test_elements),    TEST(test_notes),     TEST(test_refusals),         TEST(test_lowered_is_lowered),
-        TEST(test_no_nvrtc), TEST(test_two_threads), TEST(test_from_disk), TEST(test_schedule_decides),
+        TEST(test_no_nvrtc), TEST(test_two_threads), TEST(test_from_disk), TEST(test_schedule_decides), TEST(test_branches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -145,9 +145,10 @@ static void test_distance(void **state) {
     static const struct {
         const char *spec;
         bool fused;
-    } row[] = {{PENALTY("s - t[h] * (q - k)"), true},      {PENALTY("s + 0.5 * t[h] * (k - q)"), true},    {PENALTY("0.7 * s - (q - k) / (8 + t[h])"), true},
-               {PENALTY("s - t[h] * (q + k)"), false},     {PENALTY("s - t[h] * abs(q - k)"), false}, {PENALTY("s - t[h]"), false},
-               {PENALTY("s - s * t[h] * (q - k)"), false}};
+    } row[] = {
+        {PENALTY("s - t[h] * (q - k)"), true},     {PENALTY("s + 0.5 * t[h] * (k - q)"), true}, {PENALTY("0.7 * s - (q - k) / (8 + t[h])"), true},
+        {PENALTY("s - t[h] * (q + k)"), false},    {PENALTY("s - t[h] * abs(q - k)"), false},   {PENALTY("s - t[h]"), false},
+        {PENALTY("s - s * t[h] * (q - k)"), false}};
     static const Case shape[] = {{.B = 1, .Hkv = 2, .group = 1, .Sq = 150, .Sk = 150, .offset = ATTNGEN_ALIGN_END},
                                  {.B = 1, .Hkv = 1, .group = 2, .Sq = 70, .Sk = 200, .offset = 100},
                                  {.B = 1, .Hkv = 1, .group = 1, .Sq = 65, .Sk = 90, .offset = 1 << 20}};
