@@ -170,11 +170,13 @@ ATTNGEN_API const attngen_program *attngen_call_program(const attngen_call *call
  * a mask; and for a spec with branches, a prologue or dot what its kernels hand on to each other. */
 ATTNGEN_API size_t attngen_workspace(const attngen_call *call);
 
+#define ATTNGEN_MOST_DIMS 6 /* of a tensor */
+
 /* A tensor that the call takes. */
 typedef struct attngen_arg_info {
     const char *name, *type; /* "f16" "bf16" "f32" "i32" "i64" "u8" "bool"; both live as long as the call */
     int rank, optional, output;
-    int64_t extent[4]; /* -1: a part of the batch, whose size is a scalar of the launch, or what those leave of B */
+    int64_t extent[ATTNGEN_MOST_DIMS]; /* -1: a part of the batch, whose size is a scalar of the launch, or what those leave of B */
 } attngen_arg_info;
 /* Tensor `index` of those that the call takes: o and, as far as the spec reads them, q, k, v and its captured tensors; lse and other values of rows where there are such.  0: there are no more. */
 ATTNGEN_API int attngen_call_tensor(const attngen_call *call, size_t index, attngen_arg_info *info);
@@ -193,7 +195,7 @@ ATTNGEN_API int attngen_call_tensor(const attngen_call *call, size_t index, attn
 typedef struct attngen_arg {
     const char *name;
     void *data; /* tensors: device memory for launch, host memory for reference and simulate */
-    int64_t stride[4];
+    int64_t stride[ATTNGEN_MOST_DIMS];
     double scalar; /* scalars only, with data == NULL */
 } attngen_arg;
 

@@ -54,7 +54,7 @@ typedef struct CaseTensor {
     HostTensor view;
     unsigned char *flat; /* the whole buffer */
     size_t bytes, at;    /* of it; where element 0 is */
-    int64_t dim[4];
+    int64_t dim[INPUT_MAX_DIMS]; /* 1 behind the last */
 } CaseTensor;
 enum { CASE_TENSORS = 4 + ROWV_COUNT, CASE_MOST = CASE_TENSORS + SPEC_MAX_INPUTS };
 typedef struct CaseData {
@@ -64,7 +64,7 @@ typedef struct CaseData {
 } CaseData;
 /* Strides of a tensor whose dim is set, size of the buffer and where in it the tensor lies; index: as in CaseData.  The buffer is not made. */
 void ag_check_place(CaseTensor *t, DType type, TensorLayout layout, int index);
-/* The same for an input of the spec, of up to 4 dims. */
+/* The same for an input of the spec, of any rank. */
 void ag_check_place_input(CaseTensor *t, DType type, TensorLayout layout, int rank);
 /* Makes one of sizes `size`: seeded numbers in the layout.  hostile: lists have blocks that do not exist, in any order; else they are ascending, of different
  * blocks up to the query's own.  t->flat is malloc'ed.  false: out of memory. */

@@ -52,25 +52,31 @@ static int64_t lay_out(CaseTensor *t, TensorLayout layout, bool input, bool keys
     return span;
 }
 
-static void place(CaseTensor *t, DType type, TensorLayout layout, bool input, bool broadcast) {
+/* `copies` of it lie behind one another. */
+static void place(CaseTensor *t, DType type, TensorLayout layout, bool input, bool broadcast, int64_t copies) {
     t->view.type = type;
     size_t e = (size_t)ag_dtype_bytes(type);
     int64_t span = lay_out(t, layout, input, broadcast);
     int64_t first = MARGIN + (layout == LAY_ODD) + (t->view.stride[2] < 0 && t->dim[2] > 0 ? -t->view.stride[2] * (t->dim[2] - 1) : 0);
-    t->bytes = (size_t)(span + 2 * MARGIN + 1) * e;
+    t->bytes = (size_t)(span * copies + 2 * MARGIN + 1) * e;
     t->at = (size_t)first * e;
 }
 
 void ag_check_place(CaseTensor *t, DType type, TensorLayout layout, int index) {
-    place(t, type, layout, index < AT_O, index == AT_K || index == AT_V);
+    place(t, type, layout, index < AT_O, index == AT_K || index == AT_V, 1);
 }
 
 void ag_check_place_input(CaseTensor *t, DType type, TensorLayout layout, int rank) {
-    CaseTensor last = {.dim = {1, 1, 1, 1}}; /* the dims as the last ones of four */
-    for (int i = 0; i < rank; i++) last.dim[4 - rank + i] = t->dim[i];
-    place(&last, type, layout, true, rank == 4);
+    CaseTensor last = {.dim = {1, 1, 1, 1}}; /* the last dims as the last ones of four; those before are outside of them */
+    int outer = rank > 4 ? rank - 4 : 0;
+    int64_t copies = 1;
+    for (int i = outer; i < rank; i++) last.dim[4 - rank + i] = t->dim[i];
+    for (int i = 0; i < outer; i++) copies *= t->dim[i];
+    place(&last, type, layout, true, rank == 4, copies);
     memset(t->view.stride, 0, sizeof t->view.stride);
-    for (int i = 0; i < rank; i++) t->view.stride[i] = last.view.stride[4 - rank + i];
+    for (int i = outer; i < rank; i++) t->view.stride[i] = last.view.stride[4 - rank + i];
+    int64_t step = (int64_t)(last.bytes / (size_t)ag_dtype_bytes(type)) - 2 * MARGIN - 1; /* of all copies */
+    for (int i = 0; i < outer; i++) t->view.stride[i] = step /= t->dim[i] ? t->dim[i] : 1;
     t->view.type = type;
     t->bytes = last.bytes;
     t->at = last.at;
@@ -155,7 +161,7 @@ static double number(DType type, const int64_t *size, Random *r, bool far) {
 }
 
 /* For a launch whose time is taken.  Ints: 8 documents one after the other where the last dim is positions, else lengths.  Floats by batch and head alone: slopes. */
-static double sane_number(DType type, const Input *in, const int64_t *size, const int64_t at[4], Random *r) {
+static double sane_number(DType type, const Input *in, const int64_t *size, const int64_t *at, Random *r) {
     const Dim *last = in->rank > 0 ? &in->dim[in->rank - 1] : NULL;
     bool positions = last && last->kind == DIM_AXIS && (last->axis == AX_Q || last->axis == AX_K);
     bool slopes = true;
@@ -165,7 +171,7 @@ static double sane_number(DType type, const Input *in, const int64_t *size, cons
     return positions ? (double)(at[in->rank - 1] * 8 / size[last->axis == AX_Q ? SZ_SQ : SZ_SK]) : (double)below(r, size[SZ_SK] + 1);
 }
 
-static double plain_number(CaseTensor *t, const Input *in, const int64_t *size, const int64_t at[4], Random *r, bool hostile, bool far) {
+static double plain_number(CaseTensor *t, const Input *in, const int64_t *size, const int64_t *at, Random *r, bool hostile, bool far) {
     return hostile ? number(t->view.type, size, r, far) : sane_number(t->view.type, in, size, at, r);
 }
 
@@ -173,15 +179,16 @@ static void fill_input(CaseTensor *t, const Spec *spec, int input, const Use *u,
     int64_t blocks = u->list ? ag_block_count(&u->list->block, size[SZ_SK]) : 0, entries = t->dim[3];
     bool far = hostile && !u->list && !u->counts && !u->weights && below(r, 2);
     if (u->counts) entries = ag_input_extent(spec, u->counts->blocks.index, 3, size);
-    EACH_ELEMENT(t) {
+    int64_t at[INPUT_MAX_DIMS];
+    for (bool more = ag_first_index(at, t->dim, INPUT_MAX_DIMS); more; more = ag_next_index(at, t->dim, INPUT_MAX_DIMS)) {
         double x;
         if (u->list)
-            x = (double)(hostile ? list_entry(r, blocks) : sane_entry(r, u->list, size, i2, i3, entries));
+            x = (double)(hostile ? list_entry(r, blocks) : sane_entry(r, u->list, size, at[2], at[3], entries));
         else if (u->counts)
             x = (double)(!hostile ? entries : below(r, 8) == 0 ? -below(r, 3) : below(r, entries + 2));
         else
-            x = u->weights ? 0.25 + fabs(normal(r)) : plain_number(t, &spec->input[input], size, (int64_t[]){i0, i1, i2, i3}, r, hostile, far);
-        ag_host_set(&t->view, i0, i1, i2, i3, x);
+            x = u->weights ? 0.25 + fabs(normal(r)) : plain_number(t, &spec->input[input], size, at, r, hostile, far);
+        ag_host_set_at(&t->view, at, INPUT_MAX_DIMS, x);
     }
 }
 
@@ -190,7 +197,7 @@ bool ag_check_input(CaseTensor *t, const Spec *spec, int input, const int64_t si
     int rank = spec->input[input].rank;
     Use u = use_of(spec, input);
     Random r = {.state = seed};
-    for (int i = 0; i < 4; i++) t->dim[i] = i < rank ? ag_input_extent(spec, input, i, size) : 1;
+    for (int i = 0; i < INPUT_MAX_DIMS; i++) t->dim[i] = i < rank ? ag_input_extent(spec, input, i, size) : 1;
     ag_check_place_input(t, ag_input_type(spec, input), layout, rank);
     if (!make(t, u.list ? 0 : NAN_BYTE)) return false;
     fill_input(t, spec, input, &u, size, &r, hostile);

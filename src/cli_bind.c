@@ -43,10 +43,10 @@ typedef struct Tensors {
     TensorLayout layout;
 } Tensors;
 
-static bool fits(const int64_t dim[4]) {
+static bool fits(const int64_t dim[INPUT_MAX_DIMS]) {
     int64_t n = 4; /* bytes of an element at most; the rest is more than any layout adds */
-    for (int i = 0; i < 4; i++)
-        if (__builtin_mul_overflow(n, 2 * dim[i] + 16, &n)) return false;
+    for (int i = 0; i < INPUT_MAX_DIMS; i++)
+        if (__builtin_mul_overflow(n, dim[i] > 1 ? 2 * dim[i] + 16 : 1, &n)) return false;
     return true;
 }
 
@@ -56,7 +56,7 @@ static int lay_out(Tensors *l, const attngen_call *call, const char *name) {
     while (l->layout < LAY_COUNT && strcmp(ag_layout_name[l->layout], name ? name : "plain") != 0) l->layout++;
     for (int i = 0; i < CASE_TENSORS + spec->ninput; i++) {
         const TensorMeta *t = &m->tensor[i];
-        CaseTensor c = {.dim = {1, 1, 1, 1}};
+        CaseTensor c = {.dim = {1, 1, 1, 1, 1, 1}};
         bool own = i < CASE_TENSORS;
         if (t->buffer) continue; /* a program need not read k, say */
         for (int k = 0; k < t->rank; k++) c.dim[k] = own ? call->size[t->dim[k]] : ag_input_extent(spec, i - CASE_TENSORS, k, call->size);
@@ -66,7 +66,7 @@ static int lay_out(Tensors *l, const attngen_call *call, const char *name) {
         else
             ag_check_place_input(&c, ag_input_type(spec, i - CASE_TENSORS), l->layout, t->rank);
         l->arg[l->n] = (attngen_arg){.name = t->name, .data = (void *)(SOMEWHERE + c.at)};
-        memcpy(l->arg[l->n++].stride, c.view.stride, sizeof c.view.stride[0] * 4);
+        memcpy(l->arg[l->n++].stride, c.view.stride, sizeof l->arg[0].stride);
     }
     return 0;
 }
@@ -97,7 +97,7 @@ static void print_buffers(const ProgramMeta *m, const int64_t *sizes) {
     printf("%lld bytes of workspace, %lld of them for counters\n", (long long)ag_workspace_bytes(m, sizes), (long long)ag_workspace_counters(m));
     for (uint32_t i = 0; i < m->ntensor; i++) {
         const TensorMeta *t = &m->tensor[i];
-        int64_t bytes = t->elem_bytes, dim[4] = {0};
+        int64_t bytes = t->elem_bytes, dim[ATTNGEN_MOST_DIMS] = {0};
         for (int k = 0; k < t->rank; k++) bytes *= dim[k] = ag_tensor_extent(m, sizes, (int)i, k);
         if (!t->buffer || !bytes) continue;
         printf("  %s [", t->name);

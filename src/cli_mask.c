@@ -67,16 +67,12 @@ static int take(CaseTensor *t, const Npy *a, const char *path, const Input *in) 
         ag_buf_free(&text);
         return EXIT_USAGE;
     }
-    int64_t at[4] = {0};
-    for (at[0] = 0; at[0] < t->dim[0]; at[0]++)
-        for (at[1] = 0; at[1] < t->dim[1]; at[1]++)
-            for (at[2] = 0; at[2] < t->dim[2]; at[2]++)
-                for (at[3] = 0; at[3] < t->dim[3]; at[3]++) {
-                    int64_t where = 0;
-                    for (int i = 0; i < in->rank; i++) where += at[i] * a->stride[i];
-                    double x = ints ? (double)npy_get_int(a, (size_t)where) : (double)npy_get(a, (size_t)where);
-                    ag_host_set(&t->view, at[0], at[1], at[2], at[3], x);
-                }
+    int64_t at[INPUT_MAX_DIMS];
+    for (bool more = ag_first_index(at, t->dim, in->rank); more; more = ag_next_index(at, t->dim, in->rank)) {
+        int64_t where = 0;
+        for (int i = 0; i < in->rank; i++) where += at[i] * a->stride[i];
+        ag_host_set_at(&t->view, at, in->rank, ints ? (double)npy_get_int(a, (size_t)where) : (double)npy_get(a, (size_t)where));
+    }
     return 0;
 }
 

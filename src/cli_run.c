@@ -252,14 +252,14 @@ static int check_captured(const Captured *c, const Input *in, const char *name, 
 static bool convert_element(const HostTensor *to, const Npy *a, const int64_t *at) {
     size_t from = 0;
     for (int i = 0; i < a->rank; i++) from += (size_t)(at[i] * a->stride[i]);
-    if (!npy_is_int(a->type)) return ag_host_set(to, at[0], at[1], at[2], at[3], (double)npy_get(a, from)), true;
+    if (!npy_is_int(a->type)) return ag_host_set_at(to, at, a->rank, (double)npy_get(a, from)), true;
     int64_t x = npy_get_int(a, from);
     if (to->type == DT_I64) {
         int64_t where = 0;
         for (int i = 0; i < a->rank; i++) where += at[i] * to->stride[i];
         return memcpy((char *)to->data + where * (int64_t)sizeof x, &x, sizeof x), true; /* all bits, which no double has */
     }
-    ag_host_set(to, at[0], at[1], at[2], at[3], (double)x);
+    ag_host_set_at(to, at, a->rank, (double)x);
     return to->type == DT_BOOL || (to->type == DT_U8 ? x >= 0 && x <= UINT8_MAX : x >= INT32_MIN && x <= INT32_MAX);
 }
 
@@ -284,7 +284,7 @@ static int make_captured(Run *r, const attngen_call *call, int i) {
     Captured *c = &r->input[i];
     const char *name = call->program->lowered->meta.tensor[ag_program_input(i)].name;
     HostTensor to = {.type = x->storage ? spec->dtype : x->type};
-    int64_t dim[4] = {1, 1, 1, 1}, step = 1;
+    int64_t dim[INPUT_MAX_DIMS], at[INPUT_MAX_DIMS], step = 1;
     if (!c->path) return cli_error(EXIT_USAGE, "--in %s=FILE is missing", name);
     for (int k = 0; k < x->rank; k++) dim[k] = extent_of(r, call, i, k);
     int code = check_captured(c, x, name, to.type, dim);
@@ -295,13 +295,9 @@ static int make_captured(Run *r, const attngen_call *call, int i) {
     if (!c->host) return cli_error(1, "out of memory for %s, %zu bytes", name, c->bytes);
     c->arg = (attngen_arg){.name = name, .data = c->host};
     memcpy(c->arg.stride, to.stride, sizeof c->arg.stride);
-    int64_t at[4];
-    for (at[0] = 0; at[0] < dim[0]; at[0]++)
-        for (at[1] = 0; at[1] < dim[1]; at[1]++)
-            for (at[2] = 0; at[2] < dim[2]; at[2]++)
-                for (at[3] = 0; at[3] < dim[3]; at[3]++)
-                    if (!convert_element(&to, &c->file, at))
-                        return cli_error(EXIT_USAGE, "%s: an element of %s is out of range of %s", c->path, name, ag_dtype_name[to.type]);
+    for (bool more = ag_first_index(at, dim, x->rank); more; more = ag_next_index(at, dim, x->rank))
+        if (!convert_element(&to, &c->file, at))
+            return cli_error(EXIT_USAGE, "%s: an element of %s is out of range of %s", c->path, name, ag_dtype_name[to.type]);
     return 0;
 }
 

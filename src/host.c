@@ -113,17 +113,17 @@ double ag_host_get(const HostTensor *t, int64_t i0, int64_t i1, int64_t i2, int6
     return number_of(t->type, load(t, element(t, i0, i1, i2, i3)));
 }
 
-static const void *element_at(const HostTensor *t, const int64_t *index, int rank) {
+static void *element_at(const HostTensor *t, const int64_t *index, int rank) {
     int64_t at = 0;
     for (int i = 0; i < rank; i++) at += index[i] * t->stride[i];
-    return (const char *)t->data + at * ag_dtype_bytes(t->type);
+    return (char *)t->data + at * ag_dtype_bytes(t->type);
 }
 
 double ag_host_get_at(const HostTensor *t, const int64_t *index, int rank) { return number_of(t->type, load(t, element_at(t, index, rank))); }
 
 int64_t ag_host_get_int(const HostTensor *t, const int64_t *index, int rank) { return int_of(t->type, load(t, element_at(t, index, rank))); }
 
-void ag_host_set(const HostTensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3, double x) {
+static void set(const HostTensor *t, void *at, double x) {
     uint64_t u = 0;
     switch (t->type) {
     case DT_F16: u = f16_from(round_to_odd(x)); break;
@@ -132,8 +132,11 @@ void ag_host_set(const HostTensor *t, int64_t i0, int64_t i1, int64_t i2, int64_
     case DT_BOOL: u = x != 0; break;
     default: u = (uint64_t)(int64_t)x; break;
     }
-    store(t, element(t, i0, i1, i2, i3), u);
+    store(t, at, u);
 }
+
+void ag_host_set(const HostTensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3, double x) { set(t, element(t, i0, i1, i2, i3), x); }
+void ag_host_set_at(const HostTensor *t, const int64_t *index, int rank, double x) { set(t, element_at(t, index, rank), x); }
 
 /* ---- poison: signalling NaNs; arithmetic gives quiet ones only */
 

@@ -13,8 +13,22 @@ typedef struct HostTensor {
 /* An element of a tensor of up to 4 dims as a number; bool gives 0 or 1. */
 double ag_host_get(const HostTensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3);
 void ag_host_set(const HostTensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3, double x); /* rounds to nearest even */
+/* Goes over the indices of a tensor in C order: false where there is none, or no further one. */
+static inline bool ag_first_index(int64_t *at, const int64_t *dim, int rank) {
+    bool any = true;
+    for (int i = 0; i < rank; i++) at[i] = 0, any &= dim[i] > 0;
+    return any;
+}
+static inline bool ag_next_index(int64_t *at, const int64_t *dim, int rank) {
+    for (int i = rank - 1; i >= 0; i--) {
+        if (++at[i] < dim[i]) return true;
+        at[i] = 0;
+    }
+    return false;
+}
 /* One of a tensor of any rank: index[0 .. rank). */
 double ag_host_get_at(const HostTensor *t, const int64_t *index, int rank);
+void ag_host_set_at(const HostTensor *t, const int64_t *index, int rank, double x);
 int64_t ag_host_get_int(const HostTensor *t, const int64_t *index, int rank); /* i32 i64 u8 bool, all bits */
 float ag_round_to(DType t, float x);                                          /* x as stored in t */
 

@@ -76,7 +76,14 @@ Type ag_dtype_value(DType t); /* what an element is in an expression: floats T_F
 
 /* ---- what a spec with inputs, derived tensors and branches has besides; see docs/spec.md */
 
-enum { INPUT_MAX_DIMS = 6, SPEC_MAX_INPUTS = 12, SPEC_MAX_DERIVES = 8, SPEC_MAX_BRANCHES = 4, SPEC_MAX_NORMS = 4, SELECT_MAX_COUNT = 64 };
+enum {
+    INPUT_MAX_DIMS = ATTNGEN_MOST_DIMS,
+    SPEC_MAX_INPUTS = 12,
+    SPEC_MAX_DERIVES = 8,
+    SPEC_MAX_BRANCHES = 4,
+    SPEC_MAX_NORMS = 4,
+    SELECT_MAX_COUNT = 64
+};
 
 /* A whole number that is fixed at compile time: a literal, or the value of a parameter, which is bound then. */
 typedef struct Fixed {

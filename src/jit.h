@@ -51,10 +51,9 @@ typedef struct TensorMeta {
     char name[META_NAME];
     uint8_t rank, elem_bytes, optional, output;
     uint8_t buffer;
-    uint8_t rows_first; /* buffer: dim 2 outside dim 1, so that the heads of a row lie side by side */
-    uint8_t pad[2];
-    uint8_t dim[4]; /* extent of each dim: SZ_*, from META_SIZES on a derived size; META_CONSTANT: extent below */
-    int32_t constant[4];
+    uint8_t rows_first;             /* buffer: dim 2 outside dim 1, so that the heads of a row lie side by side */
+    uint8_t dim[ATTNGEN_MOST_DIMS]; /* extent of each dim: SZ_*, from META_SIZES on a derived size; META_CONSTANT: extent below */
+    int32_t constant[ATTNGEN_MOST_DIMS];
 } TensorMeta;
 typedef struct ScalarMeta {
     char name[META_NAME];
@@ -215,7 +214,7 @@ typedef struct BoundArgs {
     const ProgramMeta *meta;
     int64_t size[META_SIZES + META_DERIVED];
     void *data[META_TENSORS]; /* of buffers until ag_args_place: their place in the workspace */
-    int64_t stride[META_TENSORS][4];
+    int64_t stride[META_TENSORS][ATTNGEN_MOST_DIMS];
     double scalar[META_SCALARS];
     uint64_t vec; /* bit per tensor */
     void *workspace;

@@ -55,11 +55,6 @@ static Ref lower(const Lower *l, const Ast *e);
 static Ref lower_input(const Lower *l, const Ast *e) {
     const Input *in = &l->spec->input[e->index];
     Node n = {.op = OP_LOAD, .type = e->type, .index = TEN_COUNT + e->index, .nsub = e->nsub, .span = e->span};
-    if (e->nsub > LEN(n.sub)) {
-        ag_unsupported(l->d, e->span, "'%.*s' has %d dims; kernels of this version of attngen read tensors of at most %d", STRF(in->name), e->nsub,
-                       LEN(n.sub));
-        return ag_node_intern(l->p, (Node){.op = OP_CONST, .value = {.type = e->type}});
-    }
     for (int i = 0; i < e->nsub; i++) {
         const Dim *d = &in->dim[i];
         bool queries = d->kind == DIM_AXIS && d->axis == AX_Q, single = d->kind == DIM_CONST && d->n.n == 1;

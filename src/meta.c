@@ -54,7 +54,7 @@ int64_t ag_formula(const Formula *f, const int64_t *sizes) {
 static bool name_valid(const char *s, size_t n) { return memchr(s, 0, n) && s[0]; }
 
 static bool tensor_valid(const ProgramMeta *m, const TensorMeta *t) {
-    bool ok = name_valid(t->name, sizeof t->name) && t->rank <= 4;
+    bool ok = name_valid(t->name, sizeof t->name) && t->rank <= ATTNGEN_MOST_DIMS;
     ok = ok && (t->elem_bytes == 1 || t->elem_bytes == 2 || t->elem_bytes == 4 || t->elem_bytes == 8);
     ok = ok && (!t->rows_first || t->rank >= 3);
     for (int i = 0; ok && i < t->rank; i++) ok = t->dim[i] == META_CONSTANT ? t->constant[i] >= 0 : t->dim[i] < META_SIZES + m->nderived;

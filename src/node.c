@@ -30,9 +30,9 @@ static bool same(const Node *a, const Node *b) {
 
 static uint32_t hash(const Node *n) {
     uint64_t value = bits(&n->value);
-    const uint32_t word[] = {(uint32_t)n->op,     (uint32_t)n->type, (uint32_t)n->arg[0],    (uint32_t)n->arg[1], (uint32_t)n->arg[2],
-                             (uint32_t)n->index,  (uint32_t)n->old,  (uint32_t)n->sub[0],    (uint32_t)n->sub[1], (uint32_t)n->sub[2],
-                             (uint32_t)n->sub[3], (uint32_t)value,   (uint32_t)(value >> 32)};
+    const uint32_t word[] = {(uint32_t)n->op,     (uint32_t)n->type,   (uint32_t)n->arg[0], (uint32_t)n->arg[1], (uint32_t)n->arg[2],
+                             (uint32_t)n->index,  (uint32_t)n->old,    (uint32_t)n->sub[0], (uint32_t)n->sub[1], (uint32_t)n->sub[2],
+                             (uint32_t)n->sub[3], (uint32_t)n->sub[4], (uint32_t)n->sub[5], (uint32_t)value,     (uint32_t)(value >> 32)};
     uint32_t h = 2166136261u;
     for (int i = 0; i < LEN(word); i++) h = (h ^ word[i]) * 16777619u, h ^= h >> 15;
     return h;

@@ -19,7 +19,7 @@ typedef struct Node {
     bool old;     /* CARRY: the value before this step's update */
     Scalar value; /* CONST */
     int nsub;     /* LOAD: subscripts, one per dim of the tensor */
-    Ref sub[4];
+    Ref sub[ATTNGEN_MOST_DIMS];
     Span span;    /* where in the spec it comes from; not part of its identity */
     uint8_t axes; /* bit per Axis that the value varies with; valid after hoist, and always in the Tile IR's pools */
 } Node;

@@ -10,7 +10,7 @@
 /* '<f2', '<f4', '<u2', '<i4', '<i8', '|u1', '|b1'; '<u2' carries bf16 bits, which NumPy has no name for */
 typedef enum NpyType { NPY_F16, NPY_F32, NPY_U16, NPY_I32, NPY_I64, NPY_U8, NPY_BOOL } NpyType;
 
-enum { NPY_RANK = 4, NPY_ERROR = 256 };
+enum { NPY_RANK = 6, NPY_ERROR = 256 };
 
 typedef struct Npy {
     NpyType type;

@@ -4,8 +4,6 @@
 
 #include "program.h"
 
-enum { MAX_INPUT_DIMS = 4 };
-
 Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch) {
     const Branch *b = &spec->branch[branch];
     Spec *s = NEW(a, Spec);
@@ -167,9 +165,6 @@ static void attend_joined(Compilation *c, const Request *r) {
 
 /* What the kernels of this version cannot do yet. */
 static void refuse(Diag *d, const Spec *s) {
-    for (int i = 0; i < s->ninput; i++)
-        if (s->input[i].rank > MAX_INPUT_DIMS)
-            ag_unsupported(d, s->input[i].span, "inputs of more than %d dims are not in this version of attngen", MAX_INPUT_DIMS);
     for (int i = 0; i < s->nbranch; i++)
         if (s->branch[i].blocks.kind != FROM_NONE && s->branch[i].keys.kind == FROM_DERIVE)
             ag_unsupported(d, s->branch[i].span, "block lists over pooled keys are not in this version of attngen");

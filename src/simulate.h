@@ -128,7 +128,7 @@ typedef union Lane {
     int32_t i; /* ints and bools */
 } Lane;
 enum { VARY_ROW = 1, VARY_COL = 2 };
-enum { STEP_ARGS = 4 };
+enum { STEP_ARGS = ATTNGEN_MOST_DIMS };
 typedef struct Step {
     Op op;
     Type type, of;      /* of the result, of the operands */

@@ -200,9 +200,9 @@ typedef struct KernelTensor {
     const char *name;
     DType type;
     int rank;
-    int cols;         /* q k v o: extent of the last dim (D or Dv) */
-    Size rows, heads; /* q k v o lse: extents of dims 2 and 1 */
-    Ref extent[4];    /* of every dim, int nodes over sizes */
+    int cols;                      /* q k v o: extent of the last dim (D or Dv) */
+    Size rows, heads;              /* q k v o lse: extents of dims 2 and 1 */
+    Ref extent[ATTNGEN_MOST_DIMS]; /* of every dim, int nodes over sizes */
     bool output, optional, used;
     bool values; /* rows that weights meet: what stands for v */
     bool flat;   /* contiguous, and read by one subscript that is never outside */

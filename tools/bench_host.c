@@ -237,7 +237,7 @@ static void bench_launch(attngen_context *ctx, attngen_program *p) {
         if (cu.alloc(&address, (size_t)(HEADS * SEQ * d * 2)) != 0) must(ctx, ATTNGEN_E_DRIVER, "cuMemAlloc");
         memcpy(&arg[i].data, &address, sizeof address);
         arg[i].name = name[i];
-        memcpy(arg[i].stride, (int64_t[4]){HEADS * SEQ * d, SEQ * d, d, 1}, sizeof arg[i].stride);
+        memcpy(arg[i].stride, (int64_t[ATTNGEN_MOST_DIMS]){HEADS * SEQ * d, SEQ * d, d, 1}, sizeof arg[i].stride);
     }
     must(ctx, attngen_bind(ctx, &call, p, &shape), "attngen_bind");
     time_launches(ctx, &cu, call, arg);

@@ -65,7 +65,7 @@ static void test_meta_valid(void **state) {
     BAD(ntensor = META_TENSORS + 1);
     BAD(nscalar = META_SCALARS + 1);
     BAD(spec[0] = 0);
-    BAD(tensor[Q].rank = 5);
+    BAD(tensor[Q].rank = ATTNGEN_MOST_DIMS + 1);
     BAD(tensor[Q].elem_bytes = 0);
     BAD(tensor[Q].dim[3] = SZ_COUNT);
     BAD(kernel[0].threads = 0);

@@ -43,7 +43,7 @@ static void bad_headers(void **state) {
     expect_error("{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}", 4, "bad .npy header: fortran_order is neither True nor False");
     expect_error("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)} x", 24, "bad .npy header: text after the closing brace");
     expect_error("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", 4, "bad .npy header: expected a dimension");
-    expect_error("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 1, 1, 1)}", 4, "more than 4 dimensions");
+    expect_error("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 1, 1, 1, 1, 1)}", 4, "more than 6 dimensions");
     expect_error("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", 4, "a dimension is out of range");
     expect_error("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296)}", 4, "the shape has too many elements");
     expect_error("{'descr': '<f4', 'fortran_order': False, 'shape': (0, 4294967296, 4294967296)}", 0, "the shape has too many elements");

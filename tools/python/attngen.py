@@ -28,6 +28,9 @@ MAX_CALLS = 1024  # bound shapes that a Program keeps
 ARTEFACTS = {"spec": 0, "math": 1, "tile": 2, "schedule": 3, "cu": 4, "ptx": 5, "cubin": 6}
 
 
+MOST_DIMS = 6  # ATTNGEN_MOST_DIMS
+
+
 class Error(RuntimeError):
     """A failure of the library; .status is its attngen_status."""
 
@@ -53,7 +56,7 @@ class _Shape(Structure):
 
 
 class _Arg(Structure):
-    _fields_ = [("name", c_char_p), ("data", c_void_p), ("stride", c_int64 * 4), ("scalar", c_double)]
+    _fields_ = [("name", c_char_p), ("data", c_void_p), ("stride", c_int64 * MOST_DIMS), ("scalar", c_double)]
 
 
 class _Info(Structure):
@@ -65,7 +68,7 @@ class _Info(Structure):
 
 
 class _ArgInfo(Structure):
-    _fields_ = [("name", c_char_p), ("type", c_char_p), ("rank", c_int), ("optional", c_int), ("output", c_int), ("extent", c_int64 * 4)]
+    _fields_ = [("name", c_char_p), ("type", c_char_p), ("rank", c_int), ("optional", c_int), ("output", c_int), ("extent", c_int64 * MOST_DIMS)]
 
 
 _Sink = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
@@ -271,8 +274,8 @@ class Program:
         except ValueError:
             _lib.attngen_call_free(handle)
             raise
-        args = [_Arg(name.encode(), None, (c_int64 * 4)(*tensors[name].stride()), 0.0) for name in names]
-        args += [_Arg(name.encode(), None, (c_int64 * 4)(), float(value)) for name, value in scalars.items()]
+        args = [_Arg(name.encode(), None, (c_int64 * MOST_DIMS)(*tensors[name].stride()), 0.0) for name in names]
+        args += [_Arg(name.encode(), None, (c_int64 * MOST_DIMS)(), float(value)) for name, value in scalars.items()]
         array = _Arg * len(args)
         args = array(*args)
         return handle, _lib.attngen_workspace(handle), array, args, bytes(args), names
