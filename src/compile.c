@@ -147,6 +147,8 @@ static void read_inputs(Compilation *c, const Request *r) {
     attngen_source shipped, *schedule = NULL;
     if (r->schedule) c->sched = ag_schedule_read(d, add_source(d, r->schedule));
     ag_stop_if_errors(d);
+    if (!r->schedule && target->portable && !ag_scores_products(spec))
+        target = find_target(d, target->portable); /* wgmma has no such kernels, see ag_specialise */
     c->attention = attention = attention_of(c, r, spec);
     if (!r->schedule) {
         shipped = default_schedule(d, attention, target, spec->queries ? spec->queries : -1, r->fallback, r->unstaged);

@@ -267,6 +267,7 @@ typedef struct ElementTiles {
 ElementTiles ag_element_tiles(const Spec *spec);
 bool ag_elements_in_tiles(const Spec *spec);        /* one tile, and no other elements by query and key than those in it */
 int ag_element_loads(const Spec *spec);             /* how many of these it has, each let once */
+bool ag_scores_products(const Spec *spec);          /* does each score, of every branch, read s? */
 bool ag_scores_positions(const Spec *spec);         /* does its score read q or k? */
 bool ag_scores_captured(const Spec *spec);          /* does a score or mask, of a branch too, read captured tensors? */
 bool ag_puts_out(const Spec *spec, RowValue value); /* a value of one softmax, which is that of what is put out */

@@ -272,6 +272,13 @@ static Ast *read_term(Reader *r, const Doc *x, const char *what) {
     return e;
 }
 
+static bool has_lists(const Spec *s) {
+    bool any = false;
+    for (int i = 0; i < s->nbranch; i++) any |= s->branch[i].blocks.kind != FROM_NONE;
+    for (int i = 0; i < s->nderive; i++) any |= s->derive[i].kind == DERIVE_SELECT;
+    return any;
+}
+
 /* {softmax: {plus: EXPR}} */
 static void read_plus(Reader *r, const Doc *x) {
     static const char *const keys[] = {"plus", NULL};
@@ -282,7 +289,8 @@ static void read_plus(Reader *r, const Doc *x) {
         ag_error(r->d, x->span,
                  "normalize.softmax: expected {plus: EXPRESSION}, what the denominator has besides; plain softmax is written 'normalize: softmax'");
     if (plus) r->spec->plus = read_term(r, plus, what);
-    if (r->spec->plus && r->spec->nbranch) ag_unsupported(r->d, plus->span, "%s: branches have plain softmax in this version of attngen", what);
+    if (r->spec->plus && has_lists(r->spec))
+        ag_unsupported(r->d, plus->span, "%s: specs with block lists or selections have plain softmax in this version of attngen", what);
 }
 
 /* {sum: {eps: EXPR}} */
@@ -335,13 +343,6 @@ static void read_rows(Reader *r, const Doc *x) {
         if (which == ROWV_MEAN && !s->weigh) ag_error(r->d, y->span, "rows: mean_weight is the mean of 'weigh', and there is none");
         s->rows |= 1u << which;
     }
-}
-
-static bool has_lists(const Spec *s) {
-    bool any = false;
-    for (int i = 0; i < s->nbranch; i++) any |= s->branch[i].blocks.kind != FROM_NONE;
-    for (int i = 0; i < s->nderive; i++) any |= s->derive[i].kind == DERIVE_SELECT;
-    return any;
 }
 
 static void read_normalize(Reader *r, const Doc *x) {

@@ -278,6 +278,23 @@ bool ag_elements_in_tiles(const Spec *spec) {
     return x.tiles == 1 && x.rows <= 1 && ag_element_loads(spec) == 1;
 }
 
+/* Through lets, too.  No score: s. */
+static bool reads_score(const Spec *spec, const Ast *e) {
+    if (e->op == OP_SCORE || e->op == OP_DOT) return true;
+    if (e->op == OP_LET) return spec->let[e->index].uses_score;
+    for (int i = 0; i < e->nsub; i++)
+        if (reads_score(spec, e->sub[i])) return true;
+    for (int i = 0; i < ag_op[e->op].arity; i++)
+        if (reads_score(spec, e->arg[i])) return true;
+    return false;
+}
+
+bool ag_scores_products(const Spec *spec) {
+    bool all = spec->nbranch || !spec->score || reads_score(spec, spec->score);
+    for (int i = 0; i < spec->nbranch; i++) all &= !spec->branch[i].score || reads_score(spec, spec->branch[i].score);
+    return all;
+}
+
 bool ag_scores_positions(const Spec *spec) {
     Reading r = {.spec = spec};
     varies_with(&r, spec->score);

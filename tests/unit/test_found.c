@@ -108,8 +108,29 @@ static void test_constant_score(void **state) {
             ag_put(&spec, "attention: a\nparams: {x: {float: 0.375}}\nscore: %s\n", scores[i]);
             if (plus) ag_put(&spec, "normalize: {softmax: {plus: exp(x)}}\n");
             passes_on("sm_80", spec.s);
+            passes_on("sm_90a", spec.s);
             ag_buf_free(&spec);
         }
+}
+
+/* A score that does not name s has no kernel of wgmma: without a schedule the portable target is taken; with one, or where s drops out, the answer says so. */
+static void test_without_products(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *arch; /* that it is compiled for */
+    } specs[] = {{"let: {far: q - k}\nscore: -0.5 * far\n", "sm_90"},
+                 {"let: {t: 2 * s}\nscore: t - k\n", "sm_90a"},
+                 {"mask: k <= q\n", "sm_90a"},
+                 {"branches: {x: {score: -0.01 * k}, y: {mask: k <= q}}\noutput: x + y\n", "sm_90"},
+                 {"branches: {x: {score: s - 0.01 * k}, y: {mask: k <= q}}\noutput: x + y\n", "sm_90a"}};
+    for (int i = 0; i < LEN(specs); i++) {
+        Buf spec = {0};
+        ag_put(&spec, "attention: a\n%s", specs[i].text);
+        Compilation *c = compiled(spec.s, "sm_90a", NULL, 16, 1);
+        assert_string_equal(c->meta.arch, specs[i].arch);
+        ag_compilation_free(c);
+        ag_buf_free(&spec);
+    }
 }
 
 /* A scalar of a tile that takes a division was told to the computing warps by a slot, which holds an int, also where it is a float or a condition. */
@@ -163,6 +184,7 @@ static void test_wrapping_text(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrapped_divisor), cmocka_unit_test(test_far_bounds), cmocka_unit_test(test_one_maximum),
-        cmocka_unit_test(test_constant_score),  cmocka_unit_test(test_told),       cmocka_unit_test(test_wrapping_text)};
+        cmocka_unit_test(test_constant_score),  cmocka_unit_test(test_told),       cmocka_unit_test(test_without_products),
+        cmocka_unit_test(test_wrapping_text)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

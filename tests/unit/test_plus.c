@@ -40,7 +40,24 @@ static void test_print(void **state) {
     ag_compilation_free(c);
 }
 
+/* Each branch has it in its own denominator: over the same keys, other keys, pooled keys; as the output of one it has an LSE. */
+static void test_branches(void **state) {
+    (void)state;
+    must_pass("attention: t\ninputs: {sink: {f32: [h]}, gate: {f32: [b, h, q]}}\nnormalize: {softmax: {plus: 'exp(sink[h])'}}\n"
+              "branches: {one: {mask: k <= q and q - k < 40}}\noutput: one * sigmoid(gate[b, h, q])\n",
+              0);
+    must_pass("attention: t\nnormalize: {softmax: {plus: 1}}\ninputs: {q2: {dtype: [b, h, q, d]}, k2: {dtype: [b, g, k, d]}}\nbranches:\n"
+              "  one: {mask: k <= q}\n  two: {queries: q2, keys: k2, mask: k < q - 3}\noutput: rms_norm(one - 0.5 * two, 1e-5)\n",
+              2);
+    must_pass("attention: t\nnormalize: {softmax: {plus: exp(0.01 * q)}}\nbranches: {one: {mask: k <= q}}\n", 0);
+    must_pass("attention: t\nnormalize: {softmax: {plus: exp(0.1 * h)}}\nderive:\n  p: {pool: k, size: 32, stride: 32, op: mean}\n"
+              "  w: {pool: v, size: 32, stride: 32, op: mean}\nbranches:\n  one: {keys: p, values: w, mask: 32 * k + 31 <= q}\n"
+              "  two: {mask: k <= q and q - k < 64}\noutput: one + two\n",
+              2);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_terms), cmocka_unit_test(test_far), cmocka_unit_test(test_print)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_terms), cmocka_unit_test(test_far), cmocka_unit_test(test_branches),
+                                       cmocka_unit_test(test_print)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
