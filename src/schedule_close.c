@@ -205,6 +205,8 @@ static bool blocks_pay(const Spec *spec, const Branch *b) {
     return ag_can_gather(b) && heads * (b->block.n + ROWS_COST_KEYS) < HEADS_EVEN * b->block.n;
 }
 
+static bool is_plain_softmax(const Spec *s) { return s->normalize == NORMALIZE_SOFTMAX && !s->plus; }
+
 static void close_lists(const Closing *c) {
     Field *f = &c->s->f[F_LISTS];
     bool any = false, by_block = true;
@@ -219,6 +221,8 @@ static void close_lists(const Closing *c) {
         decide(f, LISTS_BY_QUERY, "the spec has no block lists");
     else if (ag_norms(c->spec))
         decide(f, LISTS_BY_QUERY, "the output has a norm over channels, which stands behind attention query by query");
+    else if (!is_plain_softmax(c->spec))
+        decide(f, LISTS_BY_QUERY, "block by block the parts of a row are merged by their LSEs, which are of a plain softmax");
     else if (by_block)
         decide(f, LISTS_BY_BLOCK,
                ag_fmt(c->d->arena, "query heads of a list * (keys of a block + %d) < %d * keys of a block", ROWS_COST_KEYS, HEADS_EVEN).s);
@@ -394,6 +398,10 @@ static void check_lists(const Closing *c) {
             ag_unsupported(c->d, f->span,
                            "loop.lists: block has no kernel in which a row has all its channels, as a norm over them needs: write query");
             ag_note(c->d, c->spec->output->span, "this output has one");
+            return;
+        }
+        if (f->v == LISTS_BY_BLOCK && !is_plain_softmax(c->spec)) {
+            ag_unsupported(c->d, f->span, "loop.lists: block merges the parts of a row by their LSEs, as of a plain softmax: write query");
             return;
         }
         if (f->v == LISTS_BY_BLOCK && !ag_can_gather(b)) {

@@ -272,13 +272,6 @@ static Ast *read_term(Reader *r, const Doc *x, const char *what) {
     return e;
 }
 
-static bool has_lists(const Spec *s) {
-    bool any = false;
-    for (int i = 0; i < s->nbranch; i++) any |= s->branch[i].blocks.kind != FROM_NONE;
-    for (int i = 0; i < s->nderive; i++) any |= s->derive[i].kind == DERIVE_SELECT;
-    return any;
-}
-
 /* {softmax: {plus: EXPR}} */
 static void read_plus(Reader *r, const Doc *x) {
     static const char *const keys[] = {"plus", NULL};
@@ -289,8 +282,6 @@ static void read_plus(Reader *r, const Doc *x) {
         ag_error(r->d, x->span,
                  "normalize.softmax: expected {plus: EXPRESSION}, what the denominator has besides; plain softmax is written 'normalize: softmax'");
     if (plus) r->spec->plus = read_term(r, plus, what);
-    if (r->spec->plus && has_lists(r->spec))
-        ag_unsupported(r->d, plus->span, "%s: specs with block lists or selections have plain softmax in this version of attngen", what);
 }
 
 /* {sum: {eps: EXPR}} */
@@ -358,8 +349,6 @@ static void read_normalize(Reader *r, const Doc *x) {
     r->spec->normalize = sum ? NORMALIZE_SUM : (Normalize)which;
     if (softmax) read_plus(r, x->item[0]);
     if (sum) read_eps(r, x->item[0]);
-    if (r->spec->normalize != NORMALIZE_SOFTMAX && has_lists(r->spec))
-        ag_unsupported(r->d, x->span, "normalize: specs with block lists or selections have plain softmax in this version of attngen");
 }
 
 static void read_normalize_unless_refused(Reader *r, const Doc *x) {

@@ -175,6 +175,11 @@ static void resolve_select(Reader *r, Derive *p, const Doc *by) {
         r->selected |= (uint32_t)1 << branch;
         if (!b->bad && b->keys.kind != FROM_DERIVE)
             ag_error(r->d, by->span, "%s: '%.*s' is no branch over pooled keys; its probabilities are of single keys", what, STRF(b->name));
+        if (s->normalize != NORMALIZE_SOFTMAX || s->plus)
+            ag_unsupported(r->d, by->span,
+                           "%s: by a branch blocks are ranked by its probabilities under a plain softmax, and 'normalize' is another in this spec; "
+                           "select by a pool",
+                           what);
     } else if (pool >= 0 && s->derive[pool].kind != DERIVE_SELECT) {
         p->source = (SpecRef){FROM_DERIVE, pool};
         r->derive_used |= (uint32_t)1 << pool;

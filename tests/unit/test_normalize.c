@@ -63,6 +63,45 @@ static void test_no_keys(void **state) {
     }
 }
 
+/* Over listed blocks: lists of the caller's, of a selection by a pool, unions of neighbouring lists. */
+static void test_lists(void **state) {
+    (void)state;
+    static const char *const text[] = {
+        "attention: t\nnormalize: none\ninputs: {list: {i32: [b, g, q, 4]}}\nbranches:\n  x: {blocks: list, block: 64, mask: k <= q, score: "
+        "sigmoid(s - 3)}\n",
+        "attention: t\nnormalize: sum\ninputs: {list: {i32: [b, h, q, 8]}}\nbranches:\n  x: {blocks: list, block: 16, score: abs(s)}\n  y: {score: 1 "
+        "+ s * s}\n"
+        "output: x - y\n",
+        "attention: t\nnormalize: {sum: {eps: 0.25}}\nderive:\n  p: {pool: k, size: 32, stride: 32, op: mean, tail: partial}\n"
+        "  picks: {select: p, block: 32, count: 4, force: {local: 1}}\nbranches:\n  x: {blocks: picks, mask: k <= q, score: 1 + s * s}\n",
+        "attention: t\nnormalize: {softmax: {plus: 1}}\ninputs: {list: {i32: [b, h, q, 5]}, n: {i32: [b, h, q]}}\nbranches:\n"
+        "  x: {blocks: list, counts: n, block: 32, mask: k <= q}\n  y: {mask: k <= q and q - k < 30}\noutput: x + 0.5 * y\n"};
+    for (int i = 0; i < LEN(text); i++) {
+        must_pass(text[i], 2);
+        if (i == 0) must_pass(text[i], 8); /* one warp has rows of several queries */
+    }
+}
+
+/* Block by block there is no such kernel: not by itself, and not by a schedule that asks for it. */
+static void test_lists_by_block(void **state) {
+    (void)state;
+    static const char text[] =
+        "attention: t\nnormalize: none\ninputs: {list: {i32: [b, g, q, 4]}}\nbranches:\n  x: {blocks: list, block: 64, score: abs(s)}\n";
+    Compilation *c = compiled(text, "sm_80", NULL, 64, 1);
+    assert_int_equal(c->sched->f[F_LISTS].v, LISTS_BY_QUERY);
+    c->sched->f[F_LISTS].v = LISTS_BY_BLOCK;
+    Buf schedule = {0}, said = {0};
+    ag_schedule_print(&schedule, c->sched);
+    ag_compilation_free(c);
+    c = ag_compile_text(&(attngen_source){"t.yaml", text, sizeof text - 1}, &(attngen_source){"s.yaml", schedule.s, schedule.n}, "sm_80",
+                        (attngen_dim[]){{"D", 64}, {"group", 1}}, 2, NULL);
+    assert_int_equal(c->diag.status, ATTNGEN_E_UNSUPPORTED);
+    ag_diag_render(&c->diag, &said);
+    assert_non_null(strstr(said.s, "error: loop.lists: block merges the parts of a row by their LSEs, as of a plain softmax: write query\n"));
+    ag_compilation_free(c);
+    ag_buf_free(&said), ag_buf_free(&schedule);
+}
+
 /* The score of a hidden key may be anything: here infinite, and not a number. */
 static void test_hidden(void **state) {
     (void)state;
@@ -161,8 +200,9 @@ static void test_no_lse(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_none),     cmocka_unit_test(test_sum),    cmocka_unit_test(test_hidden),
-                                       cmocka_unit_test(test_branches), cmocka_unit_test(test_print),  cmocka_unit_test(test_reference),
-                                       cmocka_unit_test(test_range),    cmocka_unit_test(test_no_lse), cmocka_unit_test(test_no_keys)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_none),     cmocka_unit_test(test_sum),           cmocka_unit_test(test_hidden),
+                                       cmocka_unit_test(test_branches), cmocka_unit_test(test_print),         cmocka_unit_test(test_reference),
+                                       cmocka_unit_test(test_range),    cmocka_unit_test(test_no_lse),        cmocka_unit_test(test_no_keys),
+                                       cmocka_unit_test(test_lists),    cmocka_unit_test(test_lists_by_block)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
