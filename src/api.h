@@ -90,6 +90,20 @@ struct attngen_call {
     Err why;
 };
 
+struct attngen_mask {
+    const attngen_call *call;
+    void *workspace;
+    size_t bytes;
+    uint64_t tensors, scalars; /* a bit for each that it was made of, which are in b */
+    BoundArgs b;
+};
+
+/* ---- api_bind.c: launches, whose diagnostic is that of attngen_launch_errmsg */
+attngen_status ag_launch_fail(attngen_status s, const char *fmt, ...) PRINTF(2, 3);
+attngen_status ag_call_check(const attngen_call *call, const void *workspace, size_t bytes); /* as a launch would, but for its arguments */
+attngen_status ag_call_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, LaunchPart part, void *workspace, size_t bytes,
+                              void *stream);
+
 /* Sets the diagnostic of ctx (NULL: of this thread) and returns s. */
 attngen_status ag_fail(attngen_context *ctx, attngen_status s, const char *fmt, ...) PRINTF(3, 4);
 attngen_status ag_fail_err(attngen_context *ctx, attngen_status s, const Err *e);

@@ -2,6 +2,7 @@
 #include "api.h"
 #include "program.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -233,8 +234,27 @@ static attngen_status check_workspace(size_t needed, const void *workspace, size
     return ATTNGEN_OK;
 }
 
+attngen_status ag_launch_fail(attngen_status s, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(launch_text.text, sizeof launch_text.text, fmt, args);
+    va_end(args);
+    return s;
+}
+
+attngen_status ag_call_check(const attngen_call *call, const void *workspace, size_t bytes) {
+    launch_text.text[0] = 0;
+    attngen_status s = check_call(call);
+    return s == ATTNGEN_OK ? check_workspace(call->workspace, workspace, bytes) : s;
+}
+
 attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, void *workspace, size_t workspace_bytes,
                               void *stream) {
+    return ag_call_launch(call, args, nargs, LAUNCH_ALL, workspace, workspace_bytes, stream);
+}
+
+attngen_status ag_call_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, LaunchPart part, void *workspace,
+                              size_t workspace_bytes, void *stream) {
     Way w;
     launch_text.text[0] = 0;
     attngen_status s = check_call(call);
@@ -242,7 +262,7 @@ attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args,
     if (s == ATTNGEN_OK) s = check_workspace(w.workspace, workspace, workspace_bytes);
     if (s != ATTNGEN_OK) return s;
     ag_args_place(&w.b, workspace);
-    return ag_launch(w.loaded, &w.b, call->device, stream, &launch_text);
+    return ag_launch(w.loaded, &w.b, part, call->device, stream, &launch_text);
 }
 
 attngen_status attngen_explain(const attngen_call *call, const attngen_arg *args, size_t nargs, char *buf, size_t n) {

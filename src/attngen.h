@@ -52,6 +52,7 @@ ATTNGEN_API const char *attngen_version(void);
 typedef struct attngen_context attngen_context;
 typedef struct attngen_program attngen_program;
 typedef struct attngen_call attngen_call;
+typedef struct attngen_mask attngen_mask;
 
 /* ---- context */
 
@@ -208,6 +209,25 @@ typedef struct attngen_arg {
  * said above.  If the companion cannot be made the launch fails, and the next one tries again.  It may use less of the workspace. */
 ATTNGEN_API attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, void *workspace, size_t workspace_bytes,
                                           void *stream);
+/* ---- a mask that many launches share, as the layers of a model do
+ *
+ * Where a mask reads captured tensors by query or key, or hides tiles of keys one by one, a kernel before the attention maps the tiles that hold a visible key, into the workspace.
+ * attngen_launch makes the map anew each time.  A mask is the map made once:
+ *   attngen_mask_make(&mask, call, args of the mask, ..., workspace, bytes, stream);
+ *   for each layer: attngen_mask_launch(mask, q, k, v, o, ..., stream);
+ *   attngen_mask_free(mask);
+ * It makes for every call, also for one whose program has no such kernel. */
+
+/* Enqueues the kernels that make the map alone.  args: the captured tensors and scalars that the mask reads; others may be among them, and are not looked at.
+ * From here to attngen_mask_free the workspace is the mask's, and no other launch may use it; what the tensors hold must not change, which nobody can check.
+ * The call has to live as long.  Allocates a little host memory. */
+ATTNGEN_API attngen_status attngen_mask_make(attngen_mask **out, const attngen_call *call, const attngen_arg *args, size_t nargs, void *workspace,
+                                             size_t workspace_bytes, void *stream);
+/* As attngen_launch of the mask's call in its workspace, without those kernels; behind attngen_mask_make on the same stream, or ordered behind it.  What the mask was
+ * made of may be left out of args; if it is given it has to be the same tensor or number, else ATTNGEN_E_INVALID_ARG. */
+ATTNGEN_API attngen_status attngen_mask_launch(const attngen_mask *mask, const attngen_arg *args, size_t nargs, void *stream);
+ATTNGEN_API void attngen_mask_free(attngen_mask *mask);
+
 /* What the last failure of attngen_launch in this thread was, or what attngen_explain says of the last launch: 0 or more notes on paths taken. */
 ATTNGEN_API const char *attngen_launch_errmsg(void);
 /* Says in one line how `args` would be moved, "" if every tensor goes by TMA or 16-byte pieces; writes at most n bytes with NUL.

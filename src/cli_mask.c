@@ -7,11 +7,12 @@
 #include "cli.h"
 #include "compile.h"
 
-enum { DEFAULT_SK = 32, CELLS = 64, MOST_LENGTH = 1 << 14 };
+enum { DEFAULT_SK = 32, CELLS = 64, TILED = 128, MOST_LENGTH = 1 << 14 };
 
 typedef struct Masks {
     Job job;
-    Compilation *c;
+    Compilation *c;      /* the spec alone */
+    Compilation *kernel; /* what it is compiled to; NULL: it is not */
     Case shape;
     CaseData data;
 } Masks;
@@ -26,6 +27,16 @@ static int read_spec(Masks *m) {
     attngen_status s = attngen_lower(job->ctx, &program, &job->spec, NULL, job->dim, job->ndim); /* once more, for its words */
     attngen_program_free(program);
     return s == ATTNGEN_OK ? cli_error(1, "%s", attngen_strerror(m->c->diag.status)) : cli_fail(job->ctx, s);
+}
+
+/* Its kernels, if they can be had: for what they visit of larger problems. */
+static void compile_kernel(Masks *m) {
+    const Job *job = &m->job;
+    if (m->c->fn.spec->nbranch || (m->shape.Sq < TILED && m->shape.Sk < TILED)) return;
+    m->kernel = ag_compile_text(&job->spec, job->schedule_or_null, attngen_arch(job->ctx), job->dim, job->ndim, NULL);
+    if (!m->kernel || m->kernel->diag.status == ATTNGEN_OK) return;
+    ag_compilation_free(m->kernel);
+    m->kernel = NULL;
 }
 
 static int choose_shape(Masks *m, const Cli *cli) {
@@ -112,30 +123,97 @@ static int make_inputs(Masks *m, const Cli *cli) {
     return 0;
 }
 
-/* ---- the picture */
+/* ---- what is seen of batch entry 0 and head 0 */
 
-/* What `per` queries see of as many keys. */
-static char cell(const Spec *spec, const HostCall *call, int64_t q, int64_t k, int64_t per) {
-    int64_t seen = 0, all = 0;
-    for (int64_t i = q; i < q + per && i < call->size[SZ_SQ]; i++)
-        for (int64_t j = k; j < k + per && j < call->size[SZ_SK]; j++) seen += ag_visible(spec, call, 0, 0, i, j), all++;
-    return seen == 0 ? '.' : seen == all ? '#' : '+';
+typedef struct Seen {
+    int64_t sq, sk;
+    uint8_t *at; /* [sq, sk] */
+} Seen;
+
+static bool look(Seen *s, const Spec *spec, const HostCall *call) {
+    *s = (Seen){call->size[SZ_SQ], call->size[SZ_SK], NULL};
+    s->at = malloc((size_t)(s->sq * s->sk));
+    for (int64_t q = 0; s->at && q < s->sq; q++)
+        for (int64_t k = 0; k < s->sk; k++) s->at[q * s->sk + k] = ag_visible(spec, call, 0, 0, q, k);
+    return s->at != NULL;
 }
 
-static void draw(FILE *out, const Masks *m, const Branch *branch, int index) {
+/* What queries from q on see of keys from k on: TILE_WHOLE if all see all. */
+static int kind_of(const Seen *s, int64_t q, int64_t queries, int64_t k, int64_t keys) {
+    int64_t seen = 0, all = 0;
+    for (int64_t i = q; i < q + queries && i < s->sq; i++)
+        for (int64_t j = k; j < k + keys && j < s->sk; j++) seen += s->at[i * s->sk + j], all++;
+    return seen == 0 ? TILE_HIDDEN : seen == all ? TILE_WHOLE : TILE_PARTIAL;
+}
+
+/* ---- the picture */
+
+static char cell(const Seen *s, int64_t q, int64_t k, int64_t per) { return ".+#"[kind_of(s, q, per, k, per)]; }
+
+/* ---- what the kernel makes of it, tile by tile */
+
+typedef struct Tiles {
+    int64_t all, needed, visited, plain;
+} Tiles;
+
+/* Tiles of a map that need no mask: the longest run of those that are seen as a whole. */
+static int64_t longest_run(const uint8_t *kind, int64_t n) {
+    int64_t run = 0, most = 0;
+    for (int64_t j = 0; j < n; j++) {
+        run = kind[j] == TILE_WHOLE ? run + 1 : kind[j] == TILE_PARTIAL ? 0 : run;
+        most = run > most ? run : most;
+    }
+    return most;
+}
+
+static void count_tiles(const Masks *m, const Seen *s, FILE *out) {
+    const Compilation *c = m->kernel;
+    const Kernel *k = c->fn.kernel;
+    int keys = (int)c->fn.sched->f[F_TILE_N].v;
+    int64_t n = (s->sk + keys - 1) / keys, off = m->data.call.size[SZ_OFF];
+    uint8_t *seen = NEWN(m->c->diag.arena, uint8_t, (size_t)n), *visited = NEWN(m->c->diag.arena, uint8_t, (size_t)n);
+    Tiles t = {0};
+    for (int64_t q = 0; q < s->sq; q += k->queries) {
+        int64_t end = q + k->queries < s->sq ? q + k->queries : s->sq;
+        TilePlace at = {.spec = c->fn.spec, .call = &m->data.call, .q_first = q + off, .q_last = end - 1 + off};
+        for (int64_t j = 0; j < n; j++) {
+            bool part = (j + 1) * keys > s->sk; /* the end of the keys is masked, too */
+            seen[j] = (uint8_t)kind_of(s, q, k->queries, j * keys, keys);
+            if (seen[j] == TILE_WHOLE && part) seen[j] = TILE_PARTIAL;
+        }
+        if (!k->tiles) ag_tiles_by_range(c->fn.math, &at, keys, visited);
+        for (int64_t j = 0; j < n; j++) {
+            t.all++;
+            t.needed += seen[j] != TILE_HIDDEN;
+            t.visited += (k->tiles ? seen : visited)[j] != TILE_HIDDEN;
+            t.plain += !k->tiles && visited[j] == TILE_WHOLE;
+        }
+        if (k->tiles) t.plain += longest_run(seen, n);
+    }
+    fprintf(out, "\n%lld tiles of %d queries x %d keys under %s for %s: %lld hold a visible key, %lld are visited, %lld of them without a mask; %s\n",
+            (long long)t.all, k->queries, keys, c->schedule_name, c->fn.target->name, (long long)t.needed, (long long)t.visited, (long long)t.plain,
+            k->tiles ? "by a map" : "by bounds");
+}
+
+static bool draw(FILE *out, const Masks *m, const Branch *branch, int index) {
     Spec spec = *m->c->fn.spec;
     HostCall call = m->data.call;
+    Seen seen;
     if (branch) spec.mask = branch->mask, call.size[SZ_SK] = ag_branch_keys(m->c->fn.spec, index, call.size[SZ_SK]);
-    int64_t sq = call.size[SZ_SQ], sk = call.size[SZ_SK], longest = sq > sk ? sq : sk, per = (longest + CELLS - 1) / CELLS;
+    if (!look(&seen, &spec, &call)) return false;
+    int64_t sq = seen.sq, sk = seen.sk, longest = sq > sk ? sq : sk, per = (longest + CELLS - 1) / CELLS;
     fprintf(out, "%.*s%s%.*s: %lld queries from position %lld, a row for each%s, by %lld keys%s\n", STRF(spec.name), branch ? ", branch " : "",
             branch ? branch->name.n : 0, branch ? branch->name.s : "", (long long)sq, (long long)call.size[SZ_OFF],
             per > 1 ? ag_fmt(m->c->diag.arena, " %lld", (long long)per).s : "", (long long)sk,
             branch && branch->blocks.kind != FROM_NONE ? ", of those in listed blocks" : "");
     fprintf(out, "b 0, h 0; # seen, %s. hidden\n\n", per > 1 ? "+ seen in part, " : "");
     for (int64_t q = 0; q < sq; q += per) {
-        for (int64_t k = 0; k < sk; k += per) fputc(cell(&spec, &call, q, k, per), out);
+        for (int64_t k = 0; k < sk; k += per) fputc(cell(&seen, q, k, per), out);
         fputc('\n', out);
     }
+    if (!branch && m->kernel) count_tiles(m, &seen, out);
+    free(seen.at);
+    return true;
 }
 
 static int draw_all(const Masks *m, const Cli *cli) {
@@ -143,12 +221,13 @@ static int draw_all(const Masks *m, const Cli *cli) {
     Output out;
     int code = cli_output_open(&out, cli->out, false);
     if (code) return code;
-    if (!spec->nbranch) draw(out.f, m, NULL, 0);
-    for (int i = 0; i < spec->nbranch; i++) {
+    bool room = spec->nbranch || draw(out.f, m, NULL, 0);
+    for (int i = 0; i < spec->nbranch && room; i++) {
         if (i) fputc('\n', out.f);
-        draw(out.f, m, &spec->branch[i], i);
+        room = draw(out.f, m, &spec->branch[i], i);
     }
-    if (ferror(out.f)) code = cli_error(EXIT_FILE, "%s: cannot write", out.path ? out.path : "the standard output");
+    if (!room) code = cli_error(1, "out of memory");
+    if (code == 0 && ferror(out.f)) code = cli_error(EXIT_FILE, "%s: cannot write", out.path ? out.path : "the standard output");
     int closed = cli_output_close(&out, code == 0);
     return code ? code : closed;
 }
@@ -160,8 +239,10 @@ int cli_mask(Cli *cli) {
     if (code == 0) code = read_spec(m);
     if (code == 0) code = choose_shape(m, cli);
     if (code == 0) code = make_inputs(m, cli);
+    if (code == 0) compile_kernel(m);
     if (code == 0) code = draw_all(m, cli);
     ag_check_data_free(&m->data);
+    ag_compilation_free(m->kernel);
     ag_compilation_free(m->c);
     cli_job_close(&m->job);
     free(m);

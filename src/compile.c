@@ -1,5 +1,5 @@
 /* compile.c: texts in, CUDA text out: the list of passes, what is checked between them, and the one setjmp of the compiler half. */
-#include "compile.h"
+#include "program.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -222,6 +222,9 @@ static void compile_plain(Compilation *c, const Request *r) {
         Fn part = *fn;
         part.math = NULL;
         part.kernel = ag_build_classify(fn);
+        Kernel *const both[] = {part.kernel, fn->kernel};
+        for (int i = 0; i < LEN(both); i++)
+            both[i]->tensor[both[i]->tiles].program = ag_program_tiles(whole); /* `dot` terms have buffers before it */
         c->part[c->npart++] = part;
     }
     c->part[c->npart++] = *fn;

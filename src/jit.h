@@ -81,7 +81,7 @@ typedef struct KernelMeta {
     uint8_t counter;
     uint8_t
         chunk; /* 0: launched once; else the derived size that is how many queries one launch has: it and its neighbours of the same size run for each so many in turn */
-    uint8_t pad2;
+    uint8_t mask;                        /* it makes the tile map, out of what the mask reads alone */
     uint8_t tensor[META_KERNEL_TENSORS]; /* the program's tensor for each of its own, which bits of SLOT_VEC count; META_NO_TENSOR: null */
     Formula blocks;                      /* 1-D grid; of a persistent kernel: tiles */
     Slot slot[META_SLOTS];
@@ -225,6 +225,9 @@ attngen_status ag_sizes_check(const ProgramMeta *m, const int64_t *sizes, Err *e
 /* Resolves names, checks what can be checked (missing q k v o, null data, strides of outputs that overlap, scale > 0), decides `vec`.
  * sizes: checked before by ag_sizes_check. */
 attngen_status ag_args_bind(BoundArgs *out, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e);
+/* The same where `tensors` alone, a bit each, have to be there, and no others are looked at. */
+attngen_status ag_args_bind_some(BoundArgs *out, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, uint64_t tensors,
+                                 Err *e);
 /* The exact bytes of workspace that these sizes need: counters, then buffers. */
 int64_t ag_workspace_bytes(const ProgramMeta *m, const int64_t *sizes);
 int64_t ag_tensor_extent(const ProgramMeta *m, const int64_t *sizes, int tensor, int dim); /* elements of a dim */
@@ -242,8 +245,9 @@ bool ag_has_channels(const TensorMeta *t);
 /* Whether tensor maps describe all tensors that the program reads by TMA; and (rows) those that are no elements of captured tensors. */
 bool ag_args_mappable(const BoundArgs *b);
 bool ag_args_rows_mappable(const BoundArgs *b);
-/* Launches every kernel of b->meta, which is that of l, in order on `stream`; b is mappable.  Tensor maps equal to those of this thread's last launch are reused. */
-attngen_status ag_launch(Loaded *l, const BoundArgs *b, int device, void *stream, Err *e);
+/* Launches the kernels of b->meta, which is that of l, in order on `stream`: all, those that make the tile map, or the others; b is mappable.  Tensor maps equal to those of this thread's last launch are reused. */
+typedef enum LaunchPart { LAUNCH_ALL, LAUNCH_MASK, LAUNCH_REST } LaunchPart;
+attngen_status ag_launch(Loaded *l, const BoundArgs *b, LaunchPart part, int device, void *stream, Err *e);
 /* For the launch of k whose first query is row `first`: writes k->param_bytes; tensor maps are left zero. */
 void ag_args_pack(const BoundArgs *b, const KernelMeta *k, int64_t first, void *params);
 /* "q: element-wise loads, stride of d is 2; o: ..."; "" if every tensor of rank 4 goes by 16-byte pieces or by TMA. */

@@ -233,6 +233,7 @@ static void set_kernel(ProgramMeta *out, KernelMeta *m, const Kernel *k) {
     m->per_sm = k->persistent ? (uint32_t)k->per_sm : 0;
     m->keys = keys_of(out, k);
     m->counter = k->counter;
+    m->mask = k->kind == KERNEL_CLASSIFY;
     if (k->chunk) {
         Formula chunk = {{0}};
         formula(k, k->chunk, &chunk, 0);

@@ -146,7 +146,8 @@ static attngen_status set_scalar(BoundArgs *b, int i, const attngen_arg *a, Err 
     return ATTNGEN_OK;
 }
 
-static attngen_status set_args(BoundArgs *b, const attngen_arg *args, size_t nargs, Err *e) {
+/* required: a bit for each tensor that must be there. */
+static attngen_status set_args(BoundArgs *b, const attngen_arg *args, size_t nargs, uint64_t required, Err *e) {
     uint64_t tensors = 0, scalars = 0; /* bit per one that is given */
     if (nargs && !args) return ag_err(e, ATTNGEN_E_INVALID_ARG, "args is null and nargs is %zu", nargs);
     for (size_t i = 0; i < nargs; i++) {
@@ -164,8 +165,7 @@ static attngen_status set_args(BoundArgs *b, const attngen_arg *args, size_t nar
         memcpy(b->stride[t], a->stride, sizeof b->stride[t]);
     }
     for (uint32_t t = 0; t < b->meta->ntensor; t++) {
-        if (!(tensors >> t & 1) && !b->meta->tensor[t].optional && !b->meta->tensor[t].buffer)
-            return ag_err(e, ATTNGEN_E_INVALID_ARG, "argument '%s' is missing", b->meta->tensor[t].name);
+        if (~tensors & required & (uint64_t)1 << t) return ag_err(e, ATTNGEN_E_INVALID_ARG, "argument '%s' is missing", b->meta->tensor[t].name);
     }
     return ATTNGEN_OK;
 }
@@ -384,21 +384,41 @@ static attngen_status check_parts(const BoundArgs *b, Err *e) {
     return ATTNGEN_OK;
 }
 
-attngen_status ag_args_bind(BoundArgs *b, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e) {
+/* The tensors that a launch must have. */
+static uint64_t required(const ProgramMeta *m) {
+    uint64_t bits = 0;
+    for (uint32_t i = 0; i < m->ntensor; i++)
+        if (!m->tensor[i].optional && !m->tensor[i].buffer) bits |= (uint64_t)1 << i;
+    return bits;
+}
+
+/* seen: a bit for each tensor that is looked at. */
+static attngen_status bind(BoundArgs *b, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, uint64_t needed,
+                           uint64_t seen, Err *e) {
     memset(b, 0, sizeof *b);
     b->meta = m;
     set_sizes(b->size, m, sizes);
     for (uint32_t i = 0; i < m->nscalar; i++) b->scalar[i] = m->scalar[i].deflt;
-    attngen_status s = set_args(b, args, nargs, e);
+    attngen_status s = set_args(b, args, nargs, needed, e);
     if (s == ATTNGEN_OK) s = check_parts(b, e);
     lay_out_buffers(b);
     for (int i = 0; s == ATTNGEN_OK && i < (int)m->ntensor; i++) {
         int dim;
+        if (!(seen >> i & 1)) continue;
         s = check_tensor(b, i, e);
         bool elements = b->data[i] && b->meta->tensor[i].rank >= 1 && !b->meta->tensor[i].output; /* of captured tensors */
         if ((has_rows(b, i) || elements) && why_not(b, i, &dim) == MOVES_IN_PIECES) b->vec |= (uint64_t)1 << i;
     }
     return s;
+}
+
+attngen_status ag_args_bind(BoundArgs *b, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, Err *e) {
+    return bind(b, m, sizes, args, nargs, required(m), ~(uint64_t)0, e);
+}
+
+attngen_status ag_args_bind_some(BoundArgs *b, const ProgramMeta *m, const int64_t *sizes, const attngen_arg *args, size_t nargs, uint64_t tensors,
+                                 Err *e) {
+    return bind(b, m, sizes, args, nargs, tensors, tensors, e);
 }
 
 /* ---- tensor maps */
@@ -623,6 +643,12 @@ void ag_args_pack(const BoundArgs *b, const KernelMeta *k, int64_t first, void *
     }
 }
 
+static bool has_maps(const KernelMeta *k) {
+    for (uint32_t i = 0; i < k->nslot; i++)
+        if (k->slot[i].kind == SLOT_TMAP) return true;
+    return false;
+}
+
 static attngen_status launch_one(Loaded *l, const BoundArgs *b, int device, void *stream, int i, int64_t first, Err *e) {
     _Alignas(64) char params[META_PARAM_BYTES];
     const KernelMeta *k = &b->meta->kernel[i];
@@ -632,18 +658,21 @@ static attngen_status launch_one(Loaded *l, const BoundArgs *b, int device, void
     int64_t blocks = ag_formula(&k->blocks, sizes);
     if (blocks <= 0) return ATTNGEN_OK;
     ag_args_pack(b, k, first, params);
-    if (b->meta->ntmap) s = pack_maps(l, b, device, k, params, e);
+    if (has_maps(k)) s = pack_maps(l, b, device, k, params, e);
     return s == ATTNGEN_OK ? ag_driver_launch(l, device, i, (uint32_t)blocks, params, stream, e) : s;
 }
 
-attngen_status ag_launch(Loaded *l, const BoundArgs *b, int device, void *stream, Err *e) {
+static bool is_in(LaunchPart part, const KernelMeta *k) { return part == LAUNCH_ALL || (part == LAUNCH_MASK) == (k->mask != 0); }
+
+attngen_status ag_launch(Loaded *l, const BoundArgs *b, LaunchPart part, int device, void *stream, Err *e) {
     attngen_status s = ATTNGEN_OK;
     const KernelMeta *kernel = b->meta->kernel;
     for (int i = 0, end, n = (int)b->meta->nkernel; i < n; i = end) {
         for (end = i + 1; kernel[i].chunk && end < n && kernel[end].chunk == kernel[i].chunk; end++) continue;
         int64_t first = 0;
         do {
-            for (int k = i; s == ATTNGEN_OK && k < end; k++) s = launch_one(l, b, device, stream, k, first, e);
+            for (int k = i; s == ATTNGEN_OK && k < end; k++)
+                if (is_in(part, &kernel[k])) s = launch_one(l, b, device, stream, k, first, e);
             first += ag_kernel_chunk(b, &kernel[i]);
         } while (s == ATTNGEN_OK && first < b->size[SZ_SQ]);
     }

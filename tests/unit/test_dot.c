@@ -6,6 +6,9 @@
 /* Channels behind a multiple of 8 and elsewhere, up to a new power of 2 of lanes. */
 static void test_channels(void **state) {
     (void)state;
+    must_pass("attention: t\ninputs: {x: {dtype: [b, h, q, 8]}, y: {dtype: [b, g, k, 8]}, doc: {i32: [b, k]}}\nscore: s + scale * dot(x, y)\n"
+              "mask: doc[b, q] == doc[b, k]\n",
+              32); /* rows and a tile map, both in the workspace */
     must_pass("attention: t\n" ROWS(8) "score: s + scale * dot(x, y)\nmask: k <= q\n", 32);
     must_pass("attention: t\n" ROWS(5) "score: scale * dot(x, y) + s\nmask: k <= q\n", 31);
     must_pass("attention: t\n" ROWS(40) "score: s + dot(x, y) * scale\n", 16);

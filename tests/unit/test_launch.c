@@ -366,7 +366,7 @@ static attngen_status launch(Loaded *l, Sizes s, int device, void *stream) {
     memset(&err, 0, sizeof err);
     assert_int_equal(ag_args_bind(&bound, &launched, s.s, x.a, 4, &err), ATTNGEN_OK);
     fake.calls[0] = 0;
-    return ag_launch(l, &bound, device, stream, &err);
+    return ag_launch(l, &bound, LAUNCH_ALL, device, stream, &err);
 }
 
 static void test_calls_of_load(void **state) {
@@ -438,7 +438,7 @@ static void test_workspace(void **state) {
     Args x = contiguous(64);
     assert_int_equal(ag_args_bind(&bound, &launched, usual(64).s, x.a, 4, &err), ATTNGEN_OK);
     bound.workspace = memory + 256;
-    assert_int_equal(ag_launch(l, &bound, 0, NULL, &err), ATTNGEN_OK);
+    assert_int_equal(ag_launch(l, &bound, LAUNCH_ALL, 0, NULL, &err), ATTNGEN_OK);
     assert_memory_equal(fake.params + 32, &bound.workspace, sizeof bound.workspace);
     ag_driver_unload(l);
 }

@@ -454,7 +454,7 @@ static void test_bounds(void **state) {
         snprintf(spec, sizeof spec, "attention: a\nparams:\n  w: {int: 25}\nmask: %s\n", masks[i / LEN(tile_n)].mask);
         for (int form = 0; form < 2; form++) {
             s.f[F_LOOP_FORM].v = form;
-            Compilation *c = compile_schedule(spec, &s, "sm_80", D16, "split");
+            Compilation *c = compile_alone(spec, &s, "sm_80", D16, "split");
             must_compile(c);
             for (int k = 0; k < LEN(bound_shapes); k++) {
                 Counts t = check_bounds(c, &bound_shapes[k]);

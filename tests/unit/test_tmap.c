@@ -58,7 +58,7 @@ static attngen_status launch_args(Loaded *l, Sizes s, const Args *x) {
     memset(&err, 0, sizeof err);
     assert_int_equal(ag_args_bind(&bound, &launched, s.s, x->a, 4, &err), ATTNGEN_OK);
     fake.calls[0] = 0;
-    return ag_launch(l, &bound, 0, NULL, &err);
+    return ag_launch(l, &bound, LAUNCH_ALL, 0, NULL, &err);
 }
 
 static Args at(size_t offset) {
@@ -182,7 +182,7 @@ static void *launch_in_thread(void *payload) {
     Args x = at(320);
     BoundArgs b;
     attngen_status s = ag_args_bind(&b, &launched, usual(64).s, x.a, 4, NULL);
-    return s == ATTNGEN_OK && ag_launch(payload, &b, 0, NULL, NULL) == ATTNGEN_OK ? payload : NULL;
+    return s == ATTNGEN_OK && ag_launch(payload, &b, LAUNCH_ALL, 0, NULL, NULL) == ATTNGEN_OK ? payload : NULL;
 }
 
 static void test_maps_of_a_thread(void **state) {

@@ -68,6 +68,19 @@ static inline Compilation *compile_schedule(const char *spec, const Schedule *s,
     return c;
 }
 
+/* ... without a kernel before that maps tiles: what bounds of positions say. */
+static inline Compilation *compile_alone(const char *spec, const Schedule *s, const char *arch, const attngen_dim *dims, const char *after) {
+    Buf text = {0};
+    ag_schedule_print(&text, s);
+    const attngen_source a = {"spec.yaml", spec, strlen(spec)}, b = {"schedule.yaml", text.s, text.n};
+    size_t n = 0;
+    while (dims[n].name) n++;
+    Compilation *c = ag_compile(&(Request){&a, &b, arch, dims, n, after, false, 0, true, false});
+    assert_non_null(c);
+    ag_buf_free(&text);
+    return c;
+}
+
 /* What a compilation reported (malloc'ed). */
 static inline char *report(const Compilation *c) {
     Buf out = {0};

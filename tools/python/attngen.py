@@ -7,6 +7,8 @@
     o, lse = causal(q, k, v, lse=True)
     causal(q, k, v, o=o, window=128, stream=stream)
     nsa(q, k, v, gate=gate)                   # captured tensors of the spec by name, of its types
+    mask = packed.mask(q, k, v, doc=doc)      # which tiles of keys a mask allows, found out once
+    for q, k, v in layers: o = mask(q, k, v)
 
 Only ctypes is needed to compile; PyTorch is imported by the first call.  The library is $ATTNGEN_LIBRARY, or libattngen.so beside this file, in the
 folder above, in the build folder of the source tree, or where the loader finds it.
@@ -18,7 +20,7 @@ import pathlib
 import struct
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_void_p
 
-__all__ = ["Context", "Error", "Program", "compile", "launch_notes"]
+__all__ = ["Context", "Error", "Mask", "Program", "compile", "launch_notes"]
 
 F16, BF16 = 16, 17
 DTYPES = {"f16": F16, "float16": F16, "bf16": BF16, "bfloat16": BF16}
@@ -91,6 +93,9 @@ _FUNCTIONS = {
     "attngen_call_tensor": (c_int, [c_void_p, c_size_t, POINTER(_ArgInfo)]),
     "attngen_workspace": (c_size_t, [c_void_p]),
     "attngen_launch": (c_int, [c_void_p, POINTER(_Arg), c_size_t, c_void_p, c_size_t, c_void_p]),
+    "attngen_mask_make": (c_int, [POINTER(c_void_p), c_void_p, POINTER(_Arg), c_size_t, c_void_p, c_size_t, c_void_p]),
+    "attngen_mask_launch": (c_int, [c_void_p, POINTER(_Arg), c_size_t, c_void_p]),
+    "attngen_mask_free": (None, [c_void_p]),
     "attngen_launch_errmsg": (c_char_p, []),
     "attngen_explain": (c_int, [c_void_p, POINTER(_Arg), c_size_t, c_char_p, c_size_t]),
 }
@@ -289,6 +294,11 @@ class Program:
             at += ctypes.sizeof(_Arg)
         return args
 
+    def mask(self, q, k, v, offset=None, stream=None, workspace=None, **more):
+        """A Mask: what the kernel before the attention finds out of the mask's tensors, made once for all calls with shapes like those of q, k and v, which are
+        not read.  more: the captured tensors and parameters that the mask reads.  workspace: as in a call, and for the Mask alone."""
+        return Mask(self, q, k, v, offset, stream, workspace, more)
+
     def __call__(self, q, k, v, o=None, lse=None, offset=None, stream=None, workspace=None, max=None, mean_weight=None, **more):
         """O [B, Hq, Sq, Dv], or (O, LSE [B, Hq, Sq] float32) if lse is True or a tensor; likewise, behind it, max and mean_weight of specs whose `rows` has
         them.  offset: position of query 0 minus that of key 0,
@@ -321,6 +331,63 @@ class Program:
         if status:
             raise Error(status, _lib.attngen_launch_errmsg().decode(errors="replace"))
         return (o, *rows) if rows else o
+
+
+class Mask:
+    """The map of key tiles of one mask, callable as its Program is, without the kernel that makes it; for launches behind its making, one at a time.  What it
+    was made of may be left out of a call.  The tensors must not be changed in place while it is in use: nobody can check that."""
+
+    def __init__(self, program, q, k, v, offset, stream, workspace, more):
+        import torch
+
+        self._program, self._mask, self._call, self._shapes = program, c_void_p(), None, (q.shape, k.shape, v.shape)
+        self._inputs, self._scalars = _inputs_and_scalars(more)
+        tensors = {"q": q, "k": k, "v": v, **self._inputs}
+        self._call, size, array, _, template, names = program._bind(tensors, offset, self._scalars)
+        stream = torch.cuda.current_stream(q.device) if stream is None else stream
+        if workspace is None:
+            with torch.cuda.stream(stream if isinstance(stream, torch.cuda.Stream) else torch.cuda.ExternalStream(stream, device=q.device)):
+                workspace = torch.zeros(max(size, 1), dtype=torch.uint8, device=q.device)
+        self._space = workspace
+        args = array.from_buffer(program._fill(template, tensors, names))
+        handle = getattr(stream, "cuda_stream", stream)
+        status = _lib.attngen_mask_make(byref(self._mask), self._call, args, array._length_, workspace.data_ptr(), workspace.numel(), handle)
+        if status:
+            raise Error(status, _lib.attngen_launch_errmsg().decode(errors="replace"))
+
+    def __del__(self):
+        _lib.attngen_mask_free(getattr(self, "_mask", None))
+        _lib.attngen_call_free(getattr(self, "_call", None))
+
+    def __call__(self, q, k, v, o=None, lse=None, stream=None, **more):
+        """As Program.__call__."""
+        import torch
+
+        if (q.shape, k.shape, v.shape) != self._shapes:
+            raise ValueError(f"the mask was made for q, k and v of {self._shapes}, not {(q.shape, k.shape, v.shape)}")
+        if o is None:
+            o = torch.empty((*q.shape[:3], self._program.info.Dv), dtype=q.dtype, device=q.device)
+        inputs, scalars = _inputs_and_scalars(more)
+        tensors = {"q": q, "k": k, "v": v, "o": o, **self._inputs, **inputs}
+        if lse is True:
+            lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+        if lse is not None and lse is not False:
+            tensors["lse"] = lse
+        takes = self._program._takes(self._call)
+        args = []
+        for name, x in tensors.items():
+            if name not in takes and name in ("q", "k", "v"):
+                continue
+            if name not in takes:
+                raise ValueError(f"{self._program.info.name.decode()} takes no tensor {name}, but {', '.join(takes)}")
+            self._program._check_tensor(name, x, takes[name])
+            args.append(_Arg(name.encode(), x.data_ptr(), (c_int64 * 4)(*x.stride()), 0.0))
+        args += [_Arg(name.encode(), None, (c_int64 * 4)(), float(x)) for name, x in {**self._scalars, **scalars}.items()]
+        stream = torch.cuda.current_stream(q.device) if stream is None else stream
+        status = _lib.attngen_mask_launch(self._mask, (_Arg * len(args))(*args), len(args), getattr(stream, "cuda_stream", stream))
+        if status:
+            raise Error(status, _lib.attngen_launch_errmsg().decode(errors="replace"))
+        return o if "lse" not in tensors else (o, lse)
 
 
 def launch_notes():
