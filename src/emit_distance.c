@@ -123,9 +123,9 @@ void ag_emit_ramps(Emit *e, const Ins *i, const Names *names, const char **share
             continue;
         }
         bool behind = distance_of(k, x.distance) < 0;
-        const char *by = text_of(e, x.x, names, shared);
-        ag_emit_line(e, "const float ramp%d = fmaf((float)(%s), %s, %s%s); // in the lane's first column", r, behind ? "q - k0" : "k0 - q", by,
-                     n->op == OP_SUB ? "-" : "", text_of(e, x.y, names, shared));
+        const char *by = text_of(e, x.x, names, shared), *y = text_of(e, x.y, names, shared);
+        if (n->op == OP_SUB) y = ag_fmt(k->arena, k->nodes.n[x.y].op == OP_VAL ? "-%s" : "-(%s)", y).s;
+        ag_emit_line(e, "const float ramp%d = fmaf((float)(%s), %s, %s); // in the lane's first column", r, behind ? "q - k0" : "k0 - q", by, y);
         shared[r] = ag_fmt(k->arena, "fmaf(%s(float)(%s), %s, ramp%d)", behind ? "-" : "", names->col, by, r).s;
     }
 }

@@ -65,7 +65,7 @@ static int registers(const Closing *c, int m, int n) {
     int threads = 32 * value(c, F_WARPS), D = columns(c, c->spec->D), Dv = columns(c, c->spec->Dv);
     Tiles t = ag_tiles(c->spec);
     /* softcap spills at D 64, n 128; not at D 64, n 112 and D 128, n 64; alibi_formula does at D 64, n 112, not at n 96 */
-    int functions = !c->spec->score ? (c->spec->plus ? n / 12 : 0) : wgmma(c) && ag_scores_positions(c->spec) ? n / 8 : n / 12;
+    int functions = !c->spec->score ? (c->spec->plus && !wgmma(c) ? n / 12 : 0) : wgmma(c) && ag_scores_positions(c->spec) ? n / 8 : n / 12;
     /* on mma_sync elements of captured tensors: evoformer_row spills at D 64, n 80 and D 128, n 48 */
     if (!wgmma(c) && ag_reads_elements(c->spec) && !c->spec->joined) functions = n;
     if (!wgmma(c))

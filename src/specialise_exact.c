@@ -148,8 +148,18 @@ static bool is_penalty(const Kernel *k, Ref r) {
     return false;
 }
 
-/* S = x - d y;  S = 2^(S - ref), where d is a distance, as one map, S = 2^(x - (d y + ref)): what is in brackets is linear in the key, so it takes one multiply-add for each element
- * instead of a conversion, a product and a difference.  (At head dim 64 conversions have the unit that exponentials wait for.)  0: it has another form. */
+/* -r of such a product: its distance the other way round. */
+static Ref negated_penalty(Specialise *s, Ref r) {
+    Nodes *p = &s->k->nodes;
+    const Node n = p->n[r];
+    int at = p->n[n.arg[0]].op == OP_TOFLOAT ? 0 : 1;
+    const Node d = p->n[p->n[n.arg[at]].arg[0]];
+    Ref turned = ag_node_op(p, OP_TOFLOAT, ag_spz_op(s, OP_SUB, d.arg[1], d.arg[0]), 0, 0, n.span);
+    return at ? ag_spz_op(s, OP_MUL, n.arg[0], turned) : ag_spz_op(s, OP_MUL, turned, n.arg[1]);
+}
+
+/* S = x - d y;  S = 2^(S - ref), where d is a distance, as one map, S = 2^(x + (-d y - ref)): what is in brackets is linear in the key, so it takes one multiply-add for each
+ * element instead of a conversion, a product and a difference.  (At head dim 64 conversions have the unit that exponentials wait for.)  0: it has another form. */
 static Ref fused_weights(Specialise *s, const Parts *p, const Exact *x, Ref exp) {
     Kernel *k = s->k;
     const Ins *map = p->softmax.first;
@@ -157,8 +167,9 @@ static Ref fused_weights(Specialise *s, const Parts *p, const Exact *x, Ref exp)
     const Node score = k->nodes.n[map->e[0]], root = k->nodes.n[exp], diff = k->nodes.n[root.arg[0]];
     bool weights = root.op == OP_EXP2 && diff.op == OP_SUB && diff.arg[0] == ag_kval(k, map->dst) && diff.arg[1] == ag_kval(k, s->ref);
     if (!weights || (score.op != OP_SUB && score.op != OP_ADD) || !is_penalty(k, score.arg[1]) || is_penalty(k, score.arg[0])) return 0;
-    Ref rest = ag_spz_op(s, score.op == OP_SUB ? OP_ADD : OP_SUB, score.arg[1], diff.arg[1]);
-    return ag_node_op(&k->nodes, OP_EXP2, ag_spz_op(s, score.op, score.arg[0], rest), 0, 0, root.span);
+    Ref by_distance = score.op == OP_SUB ? negated_penalty(s, score.arg[1]) : score.arg[1];
+    Ref sum = ag_spz_op(s, OP_ADD, score.arg[0], ag_spz_op(s, OP_SUB, by_distance, diff.arg[1]));
+    return ag_node_op(&k->nodes, OP_EXP2, sum, 0, 0, root.span);
 }
 
 void ag_spz_speculative(Specialise *s, Block *to, const Parts *p, Ref masked) {
