@@ -191,7 +191,8 @@ ATTNGEN_API int attngen_call_tensor(const attngen_call *call, size_t index, attn
  *                      companion of the program, compiled for sm_90; see attngen_launch.
  *   "lse" [B, Hq, Sq] f32, optional: natural log of the softmax denominator, -inf for a row that sees no key; not of specs without one softmax
  *   "max", "mean_weight" [B, Hq, Sq] f32, optional: of specs whose `rows` has them: the largest score of the row, -inf if it sees no key; the mean of `weigh`, 0 then
- *   captured tensors of the spec, by name: the type and dims that it gives them, any strides
+ *   captured tensors of the spec, by name: the type and dims that it gives them, any strides.  Under a schedule with staging.elements those that come in tiles go
+ *                      by TMA, too, with strides that may also be 0, or else to a second companion, for the same architecture
  *   "scale" and the spec's scalar params: optional, with defaults; `scale` must be positive and finite */
 typedef struct attngen_arg {
     const char *name;
@@ -204,7 +205,7 @@ typedef struct attngen_arg {
  * context if none is current.  Allocates nothing, does not synchronise, may be captured into a CUDA graph.
  * workspace: attngen_workspace bytes, 256-byte aligned, all 0 before its first launch.  Each launch leaves it fit for the next, of any call of the program, and no two that may run at once (on several
  * streams, or copies of a graph) may share it.  After a launch that failed on the device it must be cleared again.
- * The first launch of a program whose tensors TMA cannot move makes its companion: it compiles (about 0.3 s; from the disk cache if it is there) and loads
+ * The first launch of a program whose tensors TMA cannot move makes its companion: it compiles (about 0.3 s, for the same architecture 1 s; from the disk cache if it is there) and loads
  * it under a lock, and must not be captured.  Call attngen_explain with the same arguments, or launch once, before the capture; every later launch is as
  * said above.  If the companion cannot be made the launch fails, and the next one tries again.  It may use less of the workspace. */
 ATTNGEN_API attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, void *workspace, size_t workspace_bytes,
@@ -232,6 +233,7 @@ ATTNGEN_API void attngen_mask_free(attngen_mask *mask);
 ATTNGEN_API const char *attngen_launch_errmsg(void);
 /* Says in one line how `args` would be moved, "" if every tensor goes by TMA or 16-byte pieces; writes at most n bytes with NUL.
  *   q: element-wise loads, stride of d is 2
+ *   pair: stride of q is 250, TMA takes multiples of 8 from 0 to 549755813880: the kernel that reads element by element (wgmma_d128_element) runs
  *   k: stride of k is 65, TMA takes multiples of 8 from 8 to 549755813880: the portable kernel (mma_d128) runs; k: element-wise loads, stride of k is 65, no multiple of 8
  * Makes the companion if they need it, as the launch would.  After a failure, which a launch would have too, it says why. */
 ATTNGEN_API attngen_status attngen_explain(const attngen_call *call, const attngen_arg *args, size_t nargs, char *buf, size_t n);

@@ -172,7 +172,7 @@ static Schedule *read_schedule(Diag *d, const attngen_source *text) { return ag_
 static Schedule *read_for(Compilation *c, const Spec *spec, int64_t queries) {
     Diag *d = &c->diag;
     attngen_source text = source_of(&d->file[2]);
-    if (c->chosen) text = default_schedule(d, spec, c->fn.target, queries, 0, false);
+    if (c->chosen) text = default_schedule(d, spec, c->fn.target, queries, 0, c->unstaged);
     Schedule *s = c->chosen ? read_schedule(d, &text) : ag_schedule_read(d, 2);
     ag_stop_if_errors(d);
     return s;
@@ -273,6 +273,7 @@ Compilation *ag_compile(const Request *r) {
     Compilation *c = calloc(1, sizeof *c);
     if (!c) return NULL;
     c->debug_hang = r->debug_hang;
+    c->unstaged = r->unstaged;
     c->diag.arena = ag_arena_new();
     if (c->diag.arena) {
         ag_arena_on_oom(c->diag.arena, &c->diag.jump);

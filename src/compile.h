@@ -81,6 +81,7 @@ typedef struct Compilation {
     bool shipped;                         /* the schedule is a shipped one to the byte */
     bool chosen;                          /* none was given: it is the one that fits */
     int fallback;                         /* or that so many steps behind it, as it takes fewer registers */
+    bool unstaged;                        /* of those without staging.elements */
     bool debug_hang;                      /* was asked for; whether it has an effect: fn.kernel->bounded */
 } Compilation;
 

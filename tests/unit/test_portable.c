@@ -158,35 +158,47 @@ static void test_ways(void **state) {
     tear_down(&f);
 }
 
-/* Elements that no map describes: the same target's kernel that reads them one by one. */
-static void test_elements(void **state) {
-    (void)state;
-    static const char text[] = "attention: t\ninputs:\n  pair: {dtype: [h, q, k]}\nscore: s + pair[h, q, k]\nmask: k <= q\n";
-    const attngen_source spec = {"t.yaml", text, sizeof text - 1};
+/* Elements that no map describes: the same target's kernels that read them one by one. */
+static void elements_go_by_themselves(const char *text, const char *schedule) {
+    const attngen_source spec = {"t.yaml", text, strlen(text)};
     const attngen_dim dims[] = {{"D", 64}};
     const attngen_shape shape = {2, 4, 2, 8, 16, ATTNGEN_ALIGN_END};
     attngen_context *ctx = context_for("sm_90a", "/nowhere");
     attngen_program *p, *c, *again;
     attngen_call *call;
-    char note[1024];
+    char note[1024], expected[256];
+    int staged = 0;
     assert_int_equal(attngen_lower(ctx, &p, &spec, NULL, dims, 1), ATTNGEN_OK);
     assert_int_equal(attngen_bind(ctx, &call, p, &shape), ATTNGEN_OK);
     Args x = contiguous(64);
     x.a[4] = (attngen_arg){.name = "pair", .data = memory, .stride = {8 * 17, 17, 1}};
+    snprintf(expected, sizeof expected,
+             "pair: stride of q is 17, TMA takes multiples of 8 from 0 to 549755813880: the kernel that reads element by element (%s) runs",
+             schedule);
     assert_int_equal(attngen_explain(call, x.a, 5, note, sizeof note), ATTNGEN_OK);
-    assert_string_equal(note, "pair: stride of q is 17, TMA takes multiples of 8 from 0 to 549755813880: the kernel that reads element by element "
-                              "(wgmma_d64_element) runs");
+    assert_string_equal(note, expected);
     assert_int_equal(ag_program_companion(call->program, COMPANION_UNSTAGED, NULL, 0, &c, &err), ATTNGEN_OK);
     assert_int_equal(ag_program_companion(call->program, COMPANION_UNSTAGED, NULL, 0, &again, &err), ATTNGEN_OK);
     assert_ptr_equal(c, again);
     assert_string_equal(c->lowered->meta.arch, "sm_90a");
-    assert_int_equal(ag_workspace_bytes(&c->lowered->meta, call->size), 0); /* whatever the caller has brought is enough */
+    for (uint32_t i = 0; i < c->lowered->meta.ntmap; i++) assert_int_equal(c->lowered->meta.tmap[i].box_cols, 0);
+    for (uint32_t i = 0; i < p->lowered->meta.ntmap; i++) staged += p->lowered->meta.tmap[i].box_cols > 0;
+    assert_true(staged > 0);
+    assert_true((size_t)ag_workspace_bytes(&c->lowered->meta, call->size) <= call->workspace); /* what the caller has brought is enough */
     x.a[Q].stride[3] = 2;
     assert_int_equal(attngen_explain(call, x.a, 5, note, sizeof note), ATTNGEN_OK);
     assert_non_null(strstr(note, "the portable kernel (mma_d64) runs"));
     attngen_call_free(call);
     attngen_program_free(p);
     attngen_destroy(ctx);
+}
+
+static void test_elements(void **state) {
+    (void)state;
+    elements_go_by_themselves("attention: t\ninputs:\n  pair: {dtype: [h, q, k]}\nscore: s + pair[h, q, k]\nmask: k <= q\n", "wgmma_d64_element");
+    elements_go_by_themselves(
+        "attention: t\ninputs:\n  pair: {dtype: [h, q, k]}\nbranches:\n  a: {score: \"s + pair[h, q, k]\"}\n  c: {mask: k <= q}\noutput: a - c\n",
+        "wgmma_d64");
 }
 
 static void test_notes(void **state) {
