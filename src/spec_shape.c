@@ -241,7 +241,8 @@ int ag_element_loads(const Spec *spec) {
 
 typedef struct TilesRead {
     const Spec *spec;
-    const Ast *seen[4]; /* one of each tensor and subscripts */
+    bool visited[SPEC_MAX_LETS];
+    const Ast *seen[4]; /* one of each tensor */
     int n;
     ElementTiles found;
 } TilesRead;
@@ -251,7 +252,10 @@ static bool has_axis(const Input *x, int dim, Axis axis) { return x->dim[dim].ki
 
 static void find_tiles(TilesRead *t, const Ast *e) {
     if (!e) return;
-    if (e->op == OP_LET) find_tiles(t, t->spec->let[e->index].value);
+    if (e->op == OP_LET && !t->visited[e->index]) {
+        t->visited[e->index] = true;
+        find_tiles(t, t->spec->let[e->index].value);
+    }
     for (int i = 0; i < ag_op[e->op].arity; i++) find_tiles(t, e->arg[i]);
     if (e->op != OP_LOAD || !e->nsub) return;
     const Input *x = &t->spec->input[e->index];
