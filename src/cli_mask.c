@@ -152,11 +152,11 @@ static char cell(const Seen *s, int64_t q, int64_t k, int64_t per) { return ".+#
 
 /* ---- what the kernel makes of it, tile by tile */
 
-typedef struct Tiles {
+typedef struct TileCounts {
     int64_t all, needed, visited, plain;
-} Tiles;
+} TileCounts;
 
-/* Tiles of a map that need no mask: the longest run of those that are seen as a whole. */
+/* TileCounts of a map that need no mask: the longest run of those that are seen as a whole. */
 static int64_t longest_run(const uint8_t *kind, int64_t n) {
     int64_t run = 0, most = 0;
     for (int64_t j = 0; j < n; j++) {
@@ -172,7 +172,7 @@ static void count_tiles(const Masks *m, const Seen *s, FILE *out) {
     int keys = (int)c->fn.sched->f[F_TILE_N].v;
     int64_t n = (s->sk + keys - 1) / keys, off = m->data.call.size[SZ_OFF];
     uint8_t *seen = NEWN(m->c->diag.arena, uint8_t, (size_t)n), *visited = NEWN(m->c->diag.arena, uint8_t, (size_t)n);
-    Tiles t = {0};
+    TileCounts t = {0};
     for (int64_t q = 0; q < s->sq; q += k->queries) {
         int64_t end = q + k->queries < s->sq ? q + k->queries : s->sq;
         TilePlace at = {.spec = c->fn.spec, .call = &m->data.call, .q_first = q + off, .q_last = end - 1 + off};

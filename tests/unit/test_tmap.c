@@ -331,7 +331,7 @@ static void test_elements(void **state) {
         memset(&err, 0, sizeof err);
         assert_int_equal(ag_args_bind(&bound, &launched, z.s, x.a, TENSORS + 1, &err), ATTNGEN_OK);
         assert_true(ag_args_mappable(&bound));
-        assert_int_equal(ag_launch(l, &bound, 0, NULL, &err), ATTNGEN_OK);
+        assert_int_equal(ag_launch(l, &bound, LAUNCH_ALL, 0, NULL, &err), ATTNGEN_OK);
         int found = 0;
         for (uint32_t i = 0; i < launched.kernel[0].nslot; i++) {
             const Slot *s = &launched.kernel[0].slot[i];

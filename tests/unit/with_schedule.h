@@ -75,7 +75,7 @@ static inline Compilation *compile_alone(const char *spec, const Schedule *s, co
     const attngen_source a = {"spec.yaml", spec, strlen(spec)}, b = {"schedule.yaml", text.s, text.n};
     size_t n = 0;
     while (dims[n].name) n++;
-    Compilation *c = ag_compile(&(Request){&a, &b, arch, dims, n, after, false, 0, true, false});
+    Compilation *c = ag_compile(&(Request){.spec = &a, .schedule = &b, .arch = arch, .dims = dims, .ndims = n, .after = after, .alone = true});
     assert_non_null(c);
     ag_buf_free(&text);
     return c;
