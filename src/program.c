@@ -98,6 +98,7 @@ static void attend_forced(Compilation *c, const Request *r, int branch) {
     Spec *spec = ag_branch_spec(a, whole, branch);
     spec->name = ag_fmt(a, "%.*s_forced", STRF(spec->name));
     spec->mask = b->mask;
+    spec = ag_attention_spec(a, spec);
     Fn fn = {.d = &c->diag, .spec = spec, .target = c->fn.target, .branch = b, .program = whole, .number = branch};
     fn.sched = ag_schedule_narrow(c, spec);
     fn.math = ag_lower(fn.d, spec);
@@ -112,7 +113,7 @@ static void attend_forced(Compilation *c, const Request *r, int branch) {
 /* fused: what the kernel writes is the output. */
 static void attend(Compilation *c, const Request *r, int branch, bool fused) {
     const Spec *whole = c->fn.spec;
-    Spec *spec = ag_branch_spec(c->diag.arena, whole, branch);
+    Spec *spec = ag_attention_spec(c->diag.arena, ag_branch_spec(c->diag.arena, whole, branch));
     if (fused || ag_norms(whole)) spec->beside = ag_output_registers(whole);
     const Branch *b = &whole->branch[branch];
     bool listed = b->blocks.kind != FROM_NONE, gather = listed && !r->united && c->sched->f[F_LISTS].v == LISTS_BY_BLOCK;

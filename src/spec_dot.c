@@ -112,26 +112,45 @@ static void refuse(Reader *r, const Ast *e) {
         for (int i = 0; i < ag_op[e->op].arity; i++) refuse(r, e->arg[i]);
 }
 
-/* Of lets and of the score. */
+/* Of lets and of the scores. */
 static void each_score(Reader *r, void (*f)(Reader *, const Ast *)) {
     for (int i = 0; i < r->spec->nlet; i++)
         if (r->spec->let[i].value) f(r, r->spec->let[i].value);
     if (r->spec->score) f(r, r->spec->score);
+    for (int i = 0; i < r->spec->nbranch; i++)
+        if (r->spec->branch[i].score) f(r, r->spec->branch[i].score);
+}
+
+/* The rows that have the channels are those of q and k: all branches have to read them, and nothing else may. */
+static bool check_branches(Reader *r) {
+    const Spec *s = r->spec;
+    for (int i = 0; i < s->nbranch; i++) {
+        const Branch *b = &s->branch[i];
+        const char *what = b->queries.kind != FROM_Q || b->keys.kind != FROM_K ? "queries or keys of its own"
+                           : b->blocks.kind != FROM_NONE                       ? "block lists"
+                           : !b->score                                         ? "no dot in its score"
+                                                                               : NULL;
+        if (!what) continue;
+        ag_unsupported(r->d, b->span, "branch '%.*s' has %s; in this version of attngen 'dot' is a term of the score of every branch, over q and k",
+                       STRF(b->name), what);
+        return false;
+    }
+    return true;
 }
 
 void ag_spec_dots_finish(Reader *r) {
     Spec *s = r->spec;
     each_score(r, find);
-    for (int i = 0; i < s->nbranch; i++)
-        if (s->branch[i].score) find(r, s->branch[i].score);
     if (!s->ndot || r->d->status != ATTNGEN_OK) return;
     int more = ag_dot_channels(s);
-    if (s->nbranch)
-        ag_unsupported(r->d, s->dot[0].span, "'dot' in specs with branches is not in this version of attngen");
+    if (!check_branches(r))
+        return;
+    else if (s->nderive)
+        ag_unsupported(r->d, s->derive[0].span, "'dot' beside pools and selections is not in this version of attngen");
     else if (s->D + more > MAX_CHANNELS)
         ag_unsupported(r->d, s->dot[0].span, "%d channels of q and k and %d of 'dot' are %d; this version of attngen handles up to %d", s->D, more,
                        s->D + more, MAX_CHANNELS);
-    else if (!s->score)
+    else if (!s->score && !s->nbranch)
         ag_unsupported(r->d, s->dot[0].span, "'dot' stands in a let that the score does not read");
     else
         each_score(r, refuse);

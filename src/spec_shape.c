@@ -62,6 +62,7 @@ const char *ag_not_joined(const Spec *s) {
     enum { MOST_TILES = 4 };
     if (s->nbranch < 2) return "there is one branch";
     if (s->normalize != NORMALIZE_SOFTMAX) return "scores are weights, and only a softmax is joined to others";
+    if (s->ndot) return "a dot appends channels to the rows of q and k";
     if (s->nderive) return "there are derived tensors, and their keys are others";
     for (int i = 0; i < s->nbranch; i++)
         if (s->branch[i].blocks.kind != FROM_NONE) return "a branch has block lists, so it visits other keys";

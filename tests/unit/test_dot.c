@@ -37,6 +37,21 @@ static void test_prologue(void **state) {
     must_pass("attention: t\n" ROWS(9) "prologue: {k: [{rms_norm: {eps: 0.1}}, {scale: 1 + d}]}\nscore: s + scale * dot(x, y)\n", 15);
 }
 
+/* One branch with an output of its own, two over the same keys; D is in all of them the number that it was. */
+static void test_branches(void **state) {
+    (void)state;
+    must_pass("attention: t\ninputs: {x: {dtype: [b, h, q, 24]}, y: {dtype: [b, 1, k, 24]}, gate: {f32: [b, h, q, d]}}\n"
+              "branches: {one: {score: 's + scale * dot(x, y)', mask: k <= q}}\noutput: one * sigmoid(gate[b, h, q, d]) + D\n",
+              32);
+    must_pass(
+        "attention: t\n" ROWS(16) "let: {all: 'scale * dot(x, y) + s'}\nbranches:\n  near: {score: all - 0.01 * (q - k), mask: k <= q and q - k < 40}\n"
+                                  "  far: {score: 8 * tanh(all / 8) + D / 100, mask: k <= q - 40}\noutput: rms_norm(near - 0.5 * far, 1e-5)\n",
+        40);
+    must_pass("attention: t\n" ROWS(8) "prologue: {qk: [{rope: {theta: 50.0}}]}\nnormalize: {softmax: {plus: 1}}\n"
+                                       "branches: {one: {score: 's + scale * dot(x, y)', mask: k <= q}}\n",
+              64);
+}
+
 static void test_attention(void **state) {
     (void)state;
     Compilation *c =
@@ -57,6 +72,6 @@ static void test_attention(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_channels), cmocka_unit_test(test_terms), cmocka_unit_test(test_prologue),
-                                       cmocka_unit_test(test_attention)};
+                                       cmocka_unit_test(test_branches), cmocka_unit_test(test_attention)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
