@@ -168,7 +168,7 @@ ATTNGEN_API void attngen_call_free(attngen_call *call);
 /* The program that the call launches, which lives as long as the call. */
 ATTNGEN_API const attngen_program *attngen_call_program(const attngen_call *call);
 /* Exact bytes of device workspace that attngen_launch needs for this call: 4 for each kernel whose persistent blocks share a counter of tiles, as for sm_90a with
- * a mask; and for a spec with branches, a prologue or dot what its kernels hand on to each other. */
+ * a mask; the map of key tiles, where the mask has one; and for a spec with branches, a prologue or dot what its kernels hand on to each other. */
 ATTNGEN_API size_t attngen_workspace(const attngen_call *call);
 
 #define ATTNGEN_MOST_DIMS 6 /* of a tensor */

@@ -68,28 +68,80 @@ static void look(Emit *e, const Ins *i) {
     ag_emit_line(e, "}");
 }
 
+/* What bounds say of the tile: may a query see a key, do all see all? */
+static void ask(Emit *e, const Ins *i, const char *declare) {
+    const char **shared = NEWN(e->k->arena, const char *, (size_t)e->k->nodes.len);
+    Names n = {.mi = "", .ni = "", .ei = "", .r = "", .col = ""};
+    Buf may = {0}, must = {0};
+    for (int x = 3; x < 5; x++) ag_emit_shared(e, i->e[x], &n, shared, SHARE_ELEMENT);
+    ag_emit_expr_with(e, &may, i->e[3], &n, shared);
+    ag_emit_expr_with(e, &must, i->e[4], &n, shared);
+    ag_emit_line(e, "%smay = %s%s must = %s;", declare, may.s, *declare ? "," : ";", must.s);
+    e->out->oom |= may.oom || must.oom;
+    ag_buf_free(&may), ag_buf_free(&must);
+}
+
+static void keys_of(Emit *e, const Ins *i) {
+    const char *first = e->k->val[i->dst].name.s, *last = e->k->val[i->col].name.s;
+    ag_emit_line(e, "const int %s = j * %d, %s = min(%s + %d, args.Sk) - 1;", first, i->n, last, first, i->n);
+}
+
+static const char *kind(Emit *e, const Ins *i) {
+    const char *first = e->k->val[i->dst].name.s, *last = e->k->val[i->col].name.s;
+    return ag_fmt(e->k->arena, "!may ? TILE_HIDDEN : must && %s == %s + %d ? TILE_WHOLE : TILE_PARTIAL", last, first, i->n - 1).s;
+}
+
+/* Of elements: a warp asks for the bounds of each tile, whose elements its lanes read. */
+static void by_warps(Emit *e, const Ins *i) {
+    ag_emit_line(e, "const int j_end = min(j0 + THREADS, %s);", ag_emit_text(e, i->e[2]));
+    ag_emit_line(e, "ROLLED for (int j = max(j0, %s) + warp; j < j_end; j += THREADS / 32) {", ag_emit_text(e, i->e[1]));
+    e->indent++;
+    keys_of(e, i);
+    for (const Ins *b = i->body.first; b; b = b->next) bound(e, b);
+    ask(e, i, "bool ");
+    look(e, i);
+    ag_emit_line(e, "if (lane == 0) kinds[j - j0] = %s;", kind(e, i));
+    e->indent--;
+    ag_emit_line(e, "}");
+    ag_emit_line(e, "__syncthreads();");
+}
+
+/* Of positions and scalars alone: a thread for each tile; then a warp for each that is open. */
+static void by_threads(Emit *e, const Ins *i) {
+    ag_emit_line(e, "{ // a thread for each tile, by bounds");
+    e->indent++;
+    ag_emit_line(e, "const int j = j0 + (int)threadIdx.x;");
+    keys_of(e, i);
+    ag_emit_line(e, "bool may = false, must = false;");
+    ag_emit_line(e, "if (j >= %s && j < %s) {", ag_emit_text(e, i->e[1]), ag_emit_text(e, i->e[2]));
+    e->indent++;
+    ask(e, i, "");
+    e->indent--;
+    ag_emit_line(e, "}");
+    ag_emit_line(e, "kinds[threadIdx.x] = may && !must ? TILE_OPEN : %s;", kind(e, i));
+    e->indent--;
+    ag_emit_line(e, "}");
+    ag_emit_line(e, "__syncthreads();");
+    ag_emit_line(e, "ROLLED for (int j = j0 + warp; j < j0 + THREADS; j += THREADS / 32) { // a warp for each that is open, by elements");
+    e->indent++;
+    ag_emit_line(e, "if (kinds[j - j0] != TILE_OPEN) continue;");
+    keys_of(e, i);
+    ag_emit_line(e, "bool may = true, must = false;");
+    look(e, i);
+    ag_emit_line(e, "__syncwarp();");
+    ag_emit_line(e, "if (lane == 0) kinds[j - j0] = %s;", kind(e, i));
+    e->indent--;
+    ag_emit_line(e, "}");
+    ag_emit_line(e, "__syncthreads();");
+}
+
 static void classify(Emit *e, const Ins *i) {
-    const Kernel *k = e->k;
-    const char *first = k->val[i->dst].name.s, *last = k->val[i->col].name.s;
     ag_emit_line(e, "TileMap<THREADS> row = {args.tiles + %s, 0, 0, {}, {}};", ag_emit_text(e, i->e[0]));
     ag_emit_line(e, "ROLLED for (int j0 = %s / 32 * 32; j0 < %s; j0 += THREADS) {", ag_emit_atom(e, i->e[1]), ag_emit_text(e, i->e[2]));
     e->indent++;
     ag_emit_line(e, "__shared__ u8 kinds[THREADS];");
-    ag_emit_line(e, "ROLLED for (int j = j0 + warp; j < j0 + THREADS; j += THREADS / 32) {");
-    e->indent++;
-    ag_emit_line(e, "if (j < %s || j >= %s) {", ag_emit_text(e, i->e[1]), ag_emit_text(e, i->e[2]));
-    ag_emit_line(e, "    if (lane == 0) kinds[j - j0] = TILE_HIDDEN;");
-    ag_emit_line(e, "    continue;");
-    ag_emit_line(e, "}");
-    ag_emit_line(e, "const int %s = j * %d, %s = min(%s + %d, args.Sk) - 1;", first, i->n, last, first, i->n);
-    for (const Ins *b = i->body.first; b; b = b->next) bound(e, b);
-    ag_emit_line(e, "bool may = %s, must = %s;", ag_emit_text(e, i->e[3]), ag_emit_text(e, i->e[4]));
-    look(e, i);
-    ag_emit_line(e, "if (lane == 0) kinds[j - j0] = !may ? TILE_HIDDEN : must && %s == %s + %d ? TILE_WHOLE : TILE_PARTIAL;", last, first, i->n - 1);
-    e->indent--;
-    ag_emit_line(e, "}");
-    ag_emit_line(e, "__syncthreads();");
-    ag_emit_line(e, "map_tiles(row, kinds[threadIdx.x], j0 + (int)threadIdx.x, %s);", ag_emit_text(e, i->e[2]));
+    (i->body.first ? by_warps : by_threads)(e, i);
+    ag_emit_line(e, "map_tiles(row, kinds, j0, %s, %s);", ag_emit_text(e, i->e[1]), ag_emit_text(e, i->e[2]));
     e->indent--;
     ag_emit_line(e, "}");
     ag_emit_line(e, "close_map(row, %s);", ag_emit_text(e, i->e[2]));

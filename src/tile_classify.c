@@ -203,7 +203,7 @@ Kernel *ag_build_classify(const Fn *fn) {
     x.k_first = ag_val_scalar(k, "k_first", T_INT);
     x.k_last = ag_val_scalar(k, "k_last", T_INT);
     Ins *i = ag_ins(k, TI_CLASSIFY, x.k_first);
-    i->note = "---- a warp for each key tile";
+    i->note = "---- key tiles, as many at a time as there are threads";
     i->col = x.k_last;
     i->b = x.q0;
     i->bar = x.q_last;

@@ -104,9 +104,9 @@ void ag_tiles_by_range(const Math *m, const TilePlace *at, int n, uint8_t *kind)
 
 /* ---- would a map pay? */
 
-/* Lengths that are looked at, tiles of queries of each, and what has to be left of the tiles that bounds visit: the kernel that makes the map takes some microseconds, and
+/* Lengths that are looked at, in tiles of keys, tiles of queries of each, and what has to be left of the tiles that bounds visit: the kernel that makes the map takes some microseconds, and
  * what is left of tiles is worth 1 % of a launch each. */
-enum { SHORT = 1 << 14, LONG = 1 << 17, SAMPLES = 24, LEFT = 3, OF = 4 };
+enum { SHORT = 128, LONG = 1024, SAMPLES = 12, LEFT = 3, OF = 4 };
 
 typedef struct Count {
     int64_t bounds, map;
@@ -143,7 +143,7 @@ static void set_defaults(HostCall *call, const Spec *spec) {
 }
 
 bool ag_map_pays(const Fn *fn) {
-    static const int64_t length[] = {SHORT, LONG};
+    static const int length[] = {SHORT, LONG};
     const Spec *spec = fn->spec;
     Nodes p;
     ag_nodes_init(&p, fn->d->arena); /* apart, so that the kernel is the same whatever is asked here */
@@ -153,8 +153,8 @@ bool ag_map_pays(const Fn *fn) {
     bool packed = fn->sched->f[F_PACK_GQA].v;
     int group = spec->group ? spec->group : 1, queries = (int)fn->sched->f[F_TILE_M].v / (packed ? group : 1), keys = (int)fn->sched->f[F_TILE_N].v;
     for (int i = 0; i < LEN(length); i++) {
-        HostCall call = {
-            .size = {[SZ_B] = 1, [SZ_HQ] = group, [SZ_HKV] = 1, [SZ_SQ] = length[i], [SZ_SK] = length[i], [SZ_D] = spec->D, [SZ_DV] = spec->Dv}};
+        int64_t n = (int64_t)length[i] * keys;
+        HostCall call = {.size = {[SZ_B] = 1, [SZ_HQ] = group, [SZ_HKV] = 1, [SZ_SQ] = n, [SZ_SK] = n, [SZ_D] = spec->D, [SZ_DV] = spec->Dv}};
         set_defaults(&call, spec);
         Count c = count(fn, &call, &p, t.may, queries, keys);
         if (OF * c.map <= LEFT * c.bounds && c.bounds > 0) return true;

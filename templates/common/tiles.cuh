@@ -15,21 +15,22 @@ LEAF void close_run(TileRun &run, TileRun &longest, int end) {
     if (run.n > longest.n) longest = {run.begin, end, run.n};
     run = {end + 1, 0, 0};
 }
-// Each thread comes with a tile of its own and what that is; tiles ascend with threads and from call to call, and the first of them is a multiple of 32.
-template <int N> LEAF void map_tiles(TileMap<N> &map, int kind, int tile, int end) {
+// What tiles first .. first + N - 1 are, of which those of lo .. hi - 1 count; `first` is a multiple of 32 and ascends from call to call.
+template <int N> LEAF void map_tiles(TileMap<N> &map, const u8 (&kinds)[N], int first, int lo, int hi) {
     __shared__ u32 whole[N / 32], partial[N / 32];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = first + (int)threadIdx.x;
+    const int kind = tile >= lo && tile < hi ? kinds[threadIdx.x] : TILE_HIDDEN;
     const u32 w = __ballot_sync(~0u, kind == TILE_WHOLE), p = __ballot_sync(~0u, kind == TILE_PARTIAL);
     if (lane == 0) {
         whole[warp] = w, partial[warp] = p;
-        if (tile < end) map.at[tile / 32] = (int)(w | p);
+        if (tile < hi) map.at[tile / 32] = (int)(w | p);
     }
     __syncthreads();
     if (threadIdx.x == 0)
-        ROLLED for (int i = 0; i < N / 32; i++) {
+        ROLLED for (int i = 0; i < N / 32 && first + 32 * i < hi; i++) {
             const u32 all = whole[i] | partial[i];
             if (!all) continue;
-            const int begin = tile + 32 * i;
+            const int begin = first + 32 * i;
             if (!map.seen) map.first = begin + __ffs((int)all) - 1;
             map.seen += __popc(all);
             u32 left = whole[i];
@@ -54,6 +55,8 @@ template <int N> LEAF void close_map(TileMap<N> &map, int end) {
     map.at[-5] = map.longest.n && map.longest.begin == 0 ? map.longest.end : map.first;
     if (map.seen == 0) map.at[0] = 1;
 }
+//@ leaf TILE_OPEN
+constexpr int TILE_OPEN = 3; // bounds do not say what it is
 //@ leaf tile_after needs types LEAF
 // Readers of a row visit first the tiles that need the mask, then those that need none, both ascending: its tile number n, behind `tile`, which is number n - 1.
 LEAF int next_tile_from(const int *map, int tile) {
