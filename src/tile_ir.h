@@ -88,7 +88,7 @@ typedef enum TileOp {
     TI_STAGE, /* shared dst (panels, stage e[0]) = fragment a (accumulator) rounded to dst's type, each warp its own rows.  Asynchronous mma of this role see it
                     behind a TI_FENCE and then a barrier of the warpgroup, and as their left operand only: each warp's part of one reads that warp's rows */
     TI_FENCE, /* what each thread has staged so far is for asynchronous mma, behind the next barrier; and what it has read so far may be written by TMA */
-    TI_MMA,   /* fragment dst (accumulator) += a x b; a: shared [stage e[1]] or A fragment; b: shared [stage e[0]], rows are keys.
+    TI_MMA, /* fragment dst (accumulator) += a x b; a: shared [stage e[1]] or A fragment; b: shared [stage e[0]], rows are keys.
                     trans: dst = a b^T (b's rows are dst's columns), else dst = a b (b's rows are summed over), of b's columns from `col` on.  zero: dst is cleared
                     first */
     TI_MAP, /* dst (fragment or row) = e[0] at each element, rounded to dst's type.  In e[0]: VAL of a fragment is its element at the same place, VAL of a
