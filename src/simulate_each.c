@@ -91,7 +91,7 @@ static void pool(Sim *s, const Ins *i) {
 
 static Scalar element(Sim *s, const Node *n) {
     const HostTensor *t = given(s, n->index);
-    int64_t at[4] = {0};
+    int64_t at[ATTNGEN_MOST_DIMS] = {0};
     bool in = true;
     for (int i = 0; i < n->nsub; i++) {
         at[i] = s->each->value[n->sub[i]].u.i;
