@@ -153,7 +153,7 @@ static char cell(const Seen *s, int64_t q, int64_t k, int64_t per) { return ".+#
 /* ---- what the kernel makes of it, tile by tile */
 
 typedef struct TileCounts {
-    int64_t all, needed, visited, plain;
+    int64_t all, needed, visited, plain, bounds; /* bounds: visited without a map */
 } TileCounts;
 
 /* TileCounts of a map that need no mask: the longest run of those that are seen as a whole. */
@@ -181,18 +181,20 @@ static void count_tiles(const Masks *m, const Seen *s, FILE *out) {
             seen[j] = (uint8_t)kind_of(s, q, k->queries, j * keys, keys);
             if (seen[j] == TILE_WHOLE && part) seen[j] = TILE_PARTIAL;
         }
-        if (!k->tiles) ag_tiles_by_range(c->fn.math, &at, keys, visited);
+        ag_tiles_by_range(c->fn.math, &at, keys, visited);
         for (int64_t j = 0; j < n; j++) {
             t.all++;
             t.needed += seen[j] != TILE_HIDDEN;
+            t.bounds += visited[j] != TILE_HIDDEN;
             t.visited += (k->tiles ? seen : visited)[j] != TILE_HIDDEN;
             t.plain += !k->tiles && visited[j] == TILE_WHOLE;
         }
         if (k->tiles) t.plain += longest_run(seen, n);
     }
-    fprintf(out, "\n%lld tiles of %d queries x %d keys under %s for %s: %lld hold a visible key, %lld are visited, %lld of them without a mask; %s\n",
+    fprintf(out,
+            "\n%lld tiles of %d queries x %d keys under %s for %s: %lld hold a visible key, %lld are visited, %lld of them without a mask; %s%s\n",
             (long long)t.all, k->queries, keys, c->schedule_name, c->fn.target->name, (long long)t.needed, (long long)t.visited, (long long)t.plain,
-            k->tiles ? "by a map" : "by bounds");
+            k->tiles ? "by a map" : "by bounds", k->tiles ? ag_fmt(m->c->diag.arena, ", bounds would visit %lld", (long long)t.bounds).s : "");
 }
 
 static bool draw(FILE *out, const Masks *m, const Branch *branch, int index) {
