@@ -98,7 +98,8 @@ static Ref reduce(const Lower *l, Op o, Axis axis, Ref body, Span at);
 
 /* What stands for q, k or v in the branch. */
 static Ref source(const Lower *l, int tensor) {
-    Node n = l->p->n[load(l, tensor)];
+    Ref whole = load(l, tensor); /* adds nodes, so it comes before the look into the pool */
+    Node n = l->p->n[whole];
     const Branch *b = l->branch;
     SpecRef from = b ? (tensor == TEN_Q ? b->queries : tensor == TEN_K ? b->keys : b->values) : (SpecRef){FROM_NONE, 0};
     if (from.kind == FROM_K && tensor == TEN_V) n.index = TEN_K;

@@ -101,6 +101,7 @@ static Ref keep_right(Online *o, const Node *n, const Moved *a) { return (void)o
 static Ref keep_second(Online *o, const Node *n, const Moved *a) {
     return (void)o, a[1].by == a[2].by || ag_node_is_float(o->p, n->arg[2], 0) ? a[1].by : 0;
 }
+static Ref keep_third(Online *o, const Node *n, const Moved *a) { return ag_node_is_float(o->p, n->arg[1], 0) ? a[2].by : 0; }
 static Ref opposite_left(Online *o, const Node *n, const Moved *a) { return (void)n, minus_one(o, a[0].by); }
 static Ref opposite_right(Online *o, const Node *n, const Moved *a) { return (void)n, minus_one(o, a[1].by); }
 static Ref combined(Online *o, const Node *n, const Moved *a) { return op2(o, n->op, a[0].by, a[1].by); }
@@ -141,6 +142,7 @@ static const struct {
     {OP_ADD, {F, F}, C_FACTOR, NULL, "a sum of equals keeps it"}, /* x f + y f = (x + y) f */
     {OP_SUB, {F, F}, C_FACTOR, NULL, "a sum of equals keeps it"},
     {OP_SELECT, {N, F, N}, C_FACTOR, keep_second, "a mask keeps it"}, /* select(c, x f, 0) = select(c, x, 0) f */
+    {OP_SELECT, {N, N, F}, C_FACTOR, keep_third, "a mask keeps it"},
     {OP_SELECT, {N, F, F}, C_FACTOR, keep_second, "a mask keeps it"},
 };
 

@@ -716,7 +716,8 @@ static void describe_branches(Tiler *t) {
         if (v < 0) continue;
         known[k->nbranch] = v;
         k->val[v].branch = k->nbranch;
-        k->branch[k->nbranch++] = (Joined){b->mask, b->score, tensor_of_source(k, b->queries, TEN_Q), tensor_of_source(k, b->keys, TEN_K)};
+        k->branch[k->nbranch++] =
+            (Joined){b->mask, b->score, tensor_of_source(k, b->queries, TEN_Q), tensor_of_source(k, b->keys, TEN_K), t->m->out[i].branch};
     }
 }
 

@@ -88,7 +88,7 @@ static bool visible(Sim *s, int branch, int64_t b, int64_t h, int64_t number, in
 /* Whether the spec's own score of a visible key is -inf, so that it counts for nothing. */
 static bool score_is_neg_inf(const Sim *s, int branch, const Origin *o, int64_t head, int64_t q, int64_t key) {
     const Spec *spec = s->k->spec;
-    const Joined own = s->k->nbranch ? s->k->branch[branch] : (Joined){NULL, spec->score, TEN_Q, TEN_K};
+    const Joined own = s->k->nbranch ? s->k->branch[branch] : (Joined){NULL, spec->score, TEN_Q, TEN_K, 0};
     if (!own.score) return false;
     int64_t g = head / (s->call->size[SZ_HQ] / s->call->size[SZ_HKV]);
     double dot = 0;

@@ -310,6 +310,7 @@ static void map(Sim *s, const Ins *i) {
     d->from = from;
     int columns = d->v->space == SPACE_FRAG ? d->v->cols : d->lanes;
     ag_sim_expr_begin(s, e, k0, columns);
+    if (d->hidden && !from.has_k) memset(d->hidden, 0, (size_t)d->v->rows * (size_t)d->v->cols); /* of no keys yet */
     for (int r = 0; r < live_rows(d); r++) {
         const Step *t = ag_sim_expr_row(s, e, q0, h0, r, columns);
         int stride = (t->vary & VARY_COL) != 0;

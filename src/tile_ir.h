@@ -261,7 +261,7 @@ static inline int ag_row_lanes(int cols) {
 /* One of several branches of a kernel: which keys its weights are of, and what its scores are made of (tensors of the kernel). */
 typedef struct Joined {
     const Ast *mask, *score;
-    int q, k;
+    int q, k, number; /* and the number of the branch in the spec */
 } Joined;
 
 typedef struct Kernel {

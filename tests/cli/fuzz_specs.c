@@ -1,4 +1,4 @@
-/* fuzz_specs: random specs (random_spec.h) through both kernel paths: the simulator, which says if a visible key is left out or a hidden one let in, against
+/* fuzz_specs: random specs (random_spec.h), and every fourth time one with branches as one kernel, through both kernel paths: the simulator, which says if a visible key is left out or a hidden one let in, against
  * the reference; and a sample of them through NVRTC.
  *
  *   fuzz_specs [-n COUNT] [--seed FIRST] [--compile EVERY] [--write DIR]
@@ -41,8 +41,13 @@ static char *run(const Compilation *c, const Case *at, uint64_t seed) {
     bool ok = ag_check_data(&d, at, spec, seed);
     size_t rows = (size_t)(d.call.size[SZ_B] * d.call.size[SZ_HQ] * d.call.size[SZ_SQ]);
     double *o = malloc(rows * HEAD_DIM * sizeof *o), *naive = malloc(rows * HEAD_DIM * sizeof *naive);
-    double *lse = malloc(rows * sizeof *lse), *naive_lse = malloc(rows * sizeof *naive_lse);
-    ok = ok && o && naive && lse && naive_lse && ag_reference(spec, &d.call, o, lse) && ag_naive(spec, &d.call, naive, naive_lse);
+    double *value[ROWV_COUNT], *naive_lse = malloc(rows * sizeof *naive_lse);
+    double *spread = malloc(rows * sizeof *spread);
+    ok &= spread != NULL;
+    for (int i = 0; i < ROWV_COUNT; i++) ok &= (value[i] = malloc(rows * sizeof *value[i])) != NULL;
+    ok = ok && o && naive && naive_lse &&
+         (spec->nbranch ? ag_reference_spread(spec, &d.call, o, value[0], spread) : ag_reference_values(spec, &d.call, o, value)) &&
+         ag_naive(spec, &d.call, naive, naive_lse);
     if (ok) ag_check_poison(&d, spec);
     if (!ok)
         ag_put(&text, "out of memory");
@@ -50,23 +55,27 @@ static char *run(const Compilation *c, const Case *at, uint64_t seed) {
         /* Random scores are often alike for most keys of a row and not the largest: such weights are all rounded the same way, which costs half an ulp more. */
         ErrorBound bound = ag_error_bound(c->numerics);
         bound.half_ulps += 1;
-        Comparison r = ag_compare(spec, &d.call, bound, o, lse, naive);
+        bound.spread = spec->nbranch ? spread : NULL;
+        Comparison r = ag_compare(spec, &d.call, bound, o, value[ROWV_LSE], naive);
+        for (int i = ROWV_LSE + 1; i < ROWV_COUNT; i++) ag_compare_value(&r, &d.call, (RowValue)i, value[i], bound.lse);
         ag_put(&text, "%s", r.text);
         if (r.ok && !ag_check_surroundings(&d)) ag_put(&text, "memory around the outputs was written");
     }
     if (ok) ag_program_buffers_free(&buffers);
     ag_check_data_free(&d);
-    free(o), free(naive), free(lse), free(naive_lse);
+    for (int i = 0; i < ROWV_COUNT; i++) free(value[i]);
+    free(o), free(naive), free(naive_lse), free(spread);
     return text.s;
 }
 
 /* The one thing that a random spec may lack. */
 static bool is_refused(const char *said) { return strstr(said, "a score that does not depend on 's' has no kernel with mma.family wgmma") != NULL; }
 
-static void simulate(const char *text, size_t n, uint64_t seed, const char *arch) {
+static void simulate(const char *text, size_t n, uint64_t seed, const char *arch, const char *how) {
     const attngen_source source = {"random.yaml", text, n};
     const attngen_dim dims[] = {{"D", HEAD_DIM}};
-    Compilation *c = ag_compile_text(&source, NULL, arch, dims, 1, NULL);
+    const attngen_source schedule = {"fused.yaml", how, how ? strlen(how) : 0};
+    Compilation *c = ag_compile_text(&source, how ? &schedule : NULL, arch, dims, 1, NULL);
     Buf said = {0};
     int i = (int)(seed % LEN(shape));
     if (c) ag_diag_render(&c->diag, &said);
@@ -84,6 +93,17 @@ static void simulate(const char *text, size_t n, uint64_t seed, const char *arch
     }
     ag_buf_free(&said);
     if (c) ag_compilation_free(c);
+}
+
+/* Branches as one kernel, which takes queries heads one by one. */
+static void joined(uint64_t seed) {
+    static const char mma[] = "schema: attngen.schedule/1\nloop: {branches: fused}\n",
+                      wgmma[] = "schema: attngen.schedule/1\ntile: {n: 32}\nmma: {family: wgmma}\nloop: {branches: fused}\n";
+    Buf text = {0};
+    random_branches(&text, seed);
+    simulate(text.s, text.n, seed, "sm_80", mma);
+    simulate(text.s, text.n, seed, "sm_90a", wgmma);
+    ag_buf_free(&text);
 }
 
 static void compile(const char *text, size_t n, uint64_t seed, const char *arch) {
@@ -143,8 +163,9 @@ int main(int argc, char **argv) {
         if (dir)
             write_spec(dir, seed, text.s, text.n);
         else {
-            simulate(text.s, text.n, seed, "sm_80");
-            simulate(text.s, text.n, seed, "sm_90a");
+            simulate(text.s, text.n, seed, "sm_80", NULL);
+            simulate(text.s, text.n, seed, "sm_90a", NULL);
+            if (seed % 4 == 0) joined(seed);
             if (every && seed % every < 2) compile(text.s, text.n, seed, seed % every ? "sm_80" : "sm_90a");
         }
         ag_buf_free(&text);

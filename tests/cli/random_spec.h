@@ -217,6 +217,35 @@ static inline void random_lets(RandomSpec *r, Buf *out) {
     }
 }
 
+static inline void random_head(RandomSpec *r, Buf *out, uint64_t seed) {
+    ag_put(out, "attention: random_%llu\nparams: {w: {int: %d}, c: {int: %d}, x: {float: %g}}\n", (unsigned long long)seed,
+           (int)random_roll(r, 300) - 10, 1 + (int)random_roll(r, 100), random_roll(r, 64) / 16.0 - 2);
+    if (random_roll(r, 8) == 0) ag_put(out, "scale: %g\n", (1 + random_roll(r, 16)) / 32.0);
+    if (r->used) ag_put(out, "inputs:\n");
+    for (int i = 0; i < RANDOM_INPUTS; i++)
+        if (r->used >> i & 1) ag_put(out, "  %s: {%s}\n", random_input[i].name, random_input[i].type);
+}
+
+/* Of a seed one with two or three branches, which can be one kernel. */
+static inline void random_branches(Buf *out, uint64_t seed) {
+    RandomSpec r = {.state = (seed + 1234) * 0xD1342543DE82EF95u + 1};
+    Buf body = {0};
+    random_lets(&r, &body);
+    int n = 2 + (random_roll(&r, 4) == 0);
+    ag_put(&body, "branches:\n");
+    for (int i = 0; i < n; i++) {
+        ag_put(&body, "  a%d:\n    score: >-\n      clamp(", i);
+        random_float(&r, &body, MAY_KEY | MAY_SCORE, 2), ag_put(&body, ", -10, 10) + s\n");
+        if (random_roll(&r, 4)) ag_put(&body, "    mask: >-\n      "), random_bool(&r, &body, MAY_KEY, 2), ag_put(&body, "\n");
+        if (random_roll(&r, 3)) continue;
+        ag_put(&body, "    weigh: >-\n      clamp("), random_float(&r, &body, MAY_KEY | MAY_SCORE, 2), ag_put(&body, ", -3, 3)\n");
+    }
+    ag_put(&body, n == 3 ? "output: a0 - 0.5 * a1 + a2\n" : "output: a0 - 0.5 * a1\n");
+    random_head(&r, out, seed);
+    ag_putn(out, body.s, body.n);
+    ag_buf_free(&body);
+}
+
 /* The spec of a seed, as YAML. */
 static inline void random_spec(Buf *out, uint64_t seed) {
     RandomSpec r = {.state = seed * 0xD1342543DE82EF95u + 1};
@@ -232,12 +261,13 @@ static inline void random_spec(Buf *out, uint64_t seed) {
         ag_put(&body, "score: %s\n", random_roll(&r, 2) ? "s * x" : "x * tanh(s / 8) * 8");
     if (random_roll(&r, 6) == 0)
         ag_put(&body, "normalize:\n  softmax:\n    plus: >-\n      exp(clamp("), random_float(&r, &body, 0, 2), ag_put(&body, ", -5, 5))\n");
-    ag_put(out, "attention: random_%llu\nparams: {w: {int: %d}, c: {int: %d}, x: {float: %g}}\n", (unsigned long long)seed,
-           (int)random_roll(&r, 300) - 10, 1 + (int)random_roll(&r, 100), random_roll(&r, 64) / 16.0 - 2);
-    if (random_roll(&r, 8) == 0) ag_put(out, "scale: %g\n", (1 + random_roll(&r, 16)) / 32.0);
-    if (r.used) ag_put(out, "inputs:\n");
-    for (int i = 0; i < RANDOM_INPUTS; i++)
-        if (r.used >> i & 1) ag_put(out, "  %s: {%s}\n", random_input[i].name, random_input[i].type);
+    RandomSpec w = r; /* of a state of its own, so that what is above stays what it was */
+    w.state = (seed + 77) * 0xD1342543DE82EF95u + 1;
+    bool weigh = random_roll(&w, 5) == 0;
+    if (weigh) ag_put(&body, "weigh: >-\n  clamp("), random_float(&w, &body, MAY_KEY | MAY_SCORE, 2), ag_put(&body, ", -3, 3)\n");
+    if (random_roll(&w, 4) == 0) ag_put(&body, "rows: [lse, max%s]\n", weigh ? ", mean_weight" : "");
+    r.used |= w.used;
+    random_head(&r, out, seed);
     if (body.n) ag_putn(out, body.s, body.n);
     ag_buf_free(&body);
 }

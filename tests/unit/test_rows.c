@@ -26,7 +26,9 @@ static void test_weigh(void **state) {
               2);
     must_pass(ROWS("[lse, mean_weight]", "mask: k <= q\nweigh: 1 - 2 * (k % 2)\nnormalize: {softmax: {plus: 1}}\n"), 0);
     must_pass("attention: t\nmask: k < q\nweigh: 1 / relu(q - k)\n", 0); /* of hidden keys it is infinite */
-    must_pass("attention: t\nmask: k < q\nweigh: log(q - k)\n", 0);      /* or no number */
+    must_pass("attention: t\nmask: not (k > q or k % 5 == 2)\nweigh: s + k % 3\n", 0);
+    must_pass(ROWS("[max, mean_weight]", "score: clamp((k - q) / 8, -4, 4)\nmask: k % 27 == 1\nweigh: s\n"), 0); /* the scores are no product */
+    must_pass("attention: t\nmask: k < q\nweigh: log(q - k)\n", 0);                                              /* or no number */
 }
 
 #define R "inputs: {r: {dtype: [b, h, q, d]}, p: {dtype: [b, h, q, d]}}\n"
