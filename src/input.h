@@ -260,7 +260,8 @@ void ag_row_step_print(Buf *out, const Spec *spec, const RowStep *s);
 /* Does its score or mask (of a plain spec) read elements of captured tensors that differ from query to query and from key to key, take remainders of keys, or
  * read elements by key in one of several alternatives; or keys' positions in a score that is a weight?  Each takes registers. */
 bool ag_reads_elements(const Spec *spec);
-/* What its score reads of captured tensors of the storage type in a form that comes in tiles or rows of keys: t[.., q, k], t[.., k]. */
+/* What its score reads of captured tensors of the storage type in a form that comes in tiles or rows of keys: t[.., q, k], t[.., k], of so many dims at most. */
+enum { ELEMENT_TILE_DIMS = 4 };
 typedef struct ElementTiles {
     int tiles, rows;
 } ElementTiles;

@@ -258,7 +258,7 @@ static void find_tiles(TilesRead *t, const Ast *e) {
         find_tiles(t, t->spec->let[e->index].value);
     }
     for (int i = 0; i < ag_op[e->op].arity; i++) find_tiles(t, e->arg[i]);
-    if (e->op != OP_LOAD || !e->nsub) return;
+    if (e->op != OP_LOAD || !e->nsub || e->nsub > ELEMENT_TILE_DIMS) return;
     const Input *x = &t->spec->input[e->index];
     int last = e->nsub - 1;
     bool keys = is_axis(e->sub[last], AX_K) && (x->storage || x->type == t->spec->dtype);

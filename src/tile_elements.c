@@ -340,7 +340,8 @@ typedef struct Staging {
  * the tile? */
 static bool is_in_tiles(Kernel *k, Ref r, bool *rows) {
     const Node *n = &k->nodes.n[r];
-    if (n->op != OP_LOAD || !n->nsub || k->tensor[n->index].flat || k->tensor[n->index].type != k->spec->dtype) return false;
+    if (n->op != OP_LOAD || !n->nsub || n->nsub > ELEMENT_TILE_DIMS || k->tensor[n->index].flat || k->tensor[n->index].type != k->spec->dtype)
+        return false;
     Walk w = {.k = k};
     const Node *last = &k->nodes.n[n->sub[n->nsub - 1]], *q = n->nsub > 1 ? &k->nodes.n[n->sub[n->nsub - 2]] : NULL;
     *rows = q && q->op == OP_SUB && k->nodes.n[q->arg[0]].op == OP_AXIS && k->nodes.n[q->arg[0]].index == AX_Q &&
