@@ -51,14 +51,22 @@ static inline Ref num(Tiler *t, int64_t v) { return ag_node_int(&t->k->nodes, v)
 static inline Ref size(Tiler *t, Size s) { return ag_node_leaf(&t->k->nodes, OP_SIZE, T_INT, (int)s, (Span){0}); }
 static inline Ref val(Tiler *t, int v) { return ag_kval(t->k, v); }
 Ins *ag_tiler_add(Tiler *t, Block *to, TileOp op, int dst, const char *note);
-Ref ag_tiler_head(Tiler *t);                                                      /* the query head of an element */
 int ag_tiler_let(Tiler *t, Block *to, const char *name, Ref e, const char *note); /* a scalar with value e */
 
-int ag_tiler_row(Tiler *t, Str name);        /* a value for each row of the tile */
-void ag_tiler_positions(Tiler *t, Ins *map); /* where the elements of a map are, if its expression asks */
+int ag_tiler_row(Tiler *t, Str name);                         /* a value for each row of the tile */
+const char *ag_tiler_unused_name(Tiler *t, const char *name); /* the name, or with a number behind it if there is such a value */
+void ag_tiler_positions(Tiler *t, Ins *map);                  /* where the elements of a map are, if its expression asks */
 
 /* ---- pass_tile.c: a Math node as a kernel expression for use at `level`; what varies with fewer axes is computed ahead, and what is held is read */
 Ref ag_tiler_expr(Tiler *t, Ref r, Level level);
+Level ag_tiler_level(const Tiler *t, const Node *n); /* what a Math node varies with */
+/* ---- tile_result.c */
+Ref ag_tiler_head(Tiler *t); /* the query head of an element */
+void ag_tiler_outputs(Tiler *t, Block *to, bool wide,
+                      int col); /* outputs with channels, of those from `col` on that accumulators hold, or those of rows */
+void ag_tiler_joined_output(
+    Tiler *t); /* the output of several branches that are one kernel: each normalised in its accumulator, then what the spec makes of them */
+void ag_tiler_describe_branches(Tiler *t); /* what the simulator has to know of each branch, and whose weighted values the accumulators hold */
 /* ---- tile_list.c: branches over listed blocks */
 int ag_listed_queries(const Branch *b, int group); /* queries of one list in a tile */
 void ag_tiler_list(Tiler *t);                      /* opens the list of the tile */
