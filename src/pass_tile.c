@@ -365,6 +365,7 @@ static void step_max(Tiler *t, int index) {
     Ref e = guarded(t, c, c->body);
     forget_todo(t, c->body);
     int x = materialise_elem(t, c->body, e, "X", "hidden keys get -inf");
+    if (ag_tiler_level(t, &t->m->nodes.n[c->body]) != LEVEL_ELEM) t->held[c->body] = -1; /* as a value of the row it is not in the fragment */
     Ins *i =
         ag_tiler_add(t, t->step, TI_REDUCE, t->fresh[index], t->gather ? "---- maxima" : "---- new maxima, and what older sums are worth under them");
     i->a = x;

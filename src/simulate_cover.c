@@ -106,11 +106,18 @@ static void contract_past_end(Sim *s, const Origin *o, int64_t q, int64_t key, b
                 (long long)q, kind_of_step(o));
 }
 
-static void contract_key(Sim *s, int branch, const Origin *o, int64_t head, int64_t number, int64_t key, bool hidden, uint8_t *seen) {
+/* Is the guard nothing but the end of the keys?  Then the mask, if there is one, is a condition of the row, like the score, on weights that a factor makes differ from key to key. */
+static bool guards_end_alone(const Kernel *k) {
+    const Node *n = &k->nodes.n[k->guard];
+    return n->op == OP_LT && k->nodes.n[n->arg[1]].op == OP_SIZE && k->nodes.n[n->arg[1]].index == SZ_SK;
+}
+
+/* zero: the weight is; not known of weights in shared memory. */
+static void contract_key(Sim *s, int branch, const Origin *o, int64_t head, int64_t number, int64_t key, bool hidden, bool zero, uint8_t *seen) {
     int64_t q = s->cover.rows[number];
     bool may_see = visible(s, branch, o->b, head, number, key);
     if (*seen) ag_sim_fail(s, "key tile %lld is visited twice", (long long)key / s->cover.tile);
-    if (!may_see && !hidden)
+    if (!may_see && !hidden && !(zero && guards_end_alone(s->k)))
         ag_sim_fail(s, "key %lld is hidden from query row %lld but is not masked in %s", (long long)key, (long long)q, kind_of_step(o));
     if (may_see && hidden && !score_is_neg_inf(s, branch, o, head, q, key))
         ag_sim_fail(s, "key %lld is visible to query row %lld but is masked", (long long)key, (long long)q);
@@ -129,7 +136,7 @@ void ag_sim_cover_contract(Sim *s, const Cell *weights, int branch) {
         for (int j = 0; j < n; j++) {
             int64_t key = o->key0 + j;
             if (key < sk)
-                contract_key(s, branch, o, head, number, key, weights->hidden[i * n + j], &seen[key]);
+                contract_key(s, branch, o, head, number, key, weights->hidden[i * n + j], weights->x && weights->x[i * n + j] == 0, &seen[key]);
             else
                 contract_past_end(s, o, o->q0 + i / pack, key, weights->hidden[i * n + j]);
         }

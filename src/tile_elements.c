@@ -327,7 +327,8 @@ static void fetch(Kernel *k, Block *b, Ins *map) {
 
 typedef struct Staged {
     Ref load;
-    int tile, frag; /* shared; and what it is read into */
+    int tile, frag;  /* shared; and what it is read into */
+    const Block *in; /* the key loop's body that last got the load: a fragment serves all maps of a step */
 } Staged;
 typedef struct Staging {
     Fn *fn;
@@ -382,7 +383,7 @@ static int staged_as(Staging *s, Ref r, const Ins *map, bool want_rows) {
                 .carry = -1,
                 .panels = rows,
                 .elements = true};
-    s->of[s->n] = (Staged){r, ag_val(k, tile), fragment_for(k, r, like)};
+    s->of[s->n] = (Staged){r, ag_val(k, tile), fragment_for(k, r, like), NULL};
     return s->n++;
 }
 
@@ -420,7 +421,8 @@ static void stage(Staging *s, Block *b, Ins *map, bool want_rows) {
         if (at < 0) continue;
         swap.load[swap.n] = r;
         swap.val[swap.n++] = s->of[at].frag;
-        copy_and_load(s, b, map, &s->of[at]);
+        if (s->of[at].in != b) copy_and_load(s, b, map, &s->of[at]);
+        s->of[at].in = b;
     }
     if (swap.n) map->e[0] = ag_node_rebuild(&k->nodes, &k->nodes, root, swap_load, &swap);
 }

@@ -181,10 +181,38 @@ static void test_wrapping_text(void **state) {
     }
 }
 
+/* With the maximum put out beside the softmax's own the score stands in a step twice.  Its tile of elements was read again after it had been given back. */
+static void test_two_maxima(void **state) {
+    (void)state;
+    static const char spec[] = "attention: a\nparams: {x: 1.0}\ninputs: {bias: {dtype: [b, h, q, k]}}\n"
+                               "score: clamp(min(bias[b, h, q, k] + s + min(s, 0.75), 0.8), -20, 20) * x + s\nrows: [lse, max]\n";
+    Compilation *c = compiled(spec, "sm_90a", NULL, 16, 0);
+    const char *first = strstr(c->cu.s, "bias_tile");
+    assert_non_null(first);
+    ag_compilation_free(c);
+    passes_on("sm_80", spec);
+    passes_on("sm_90a", spec);
+}
+
+/* A score that is the same for all keys of a row was taken from the fragment that its maximum was found in, where a factor asked for it by row; and its mask, a condition of the row, was
+ * said to be missing from weights that it makes 0. */
+static void test_row_scores_and_factors(void **state) {
+    (void)state;
+    static const char *const scores[] = {"0.75", "cos(q % 7 * 0.25)"}, *const masks[] = {"q >= 0", "q % 3 == 1", "off == -78"};
+    for (int i = 0; i < LEN(scores) * LEN(masks); i++) {
+        Buf spec = {0};
+        ag_put(&spec, "attention: a\nscore: %s\nmask: %s\nweigh: clamp(s, -3, 3)\nrows: [lse, max, mean_weight]\n", scores[i % LEN(scores)],
+               masks[i / LEN(scores)]);
+        passes_on("sm_80", spec.s);
+        passes_on("sm_90", spec.s);
+        ag_buf_free(&spec);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrapped_divisor), cmocka_unit_test(test_far_bounds), cmocka_unit_test(test_one_maximum),
         cmocka_unit_test(test_constant_score),  cmocka_unit_test(test_told),       cmocka_unit_test(test_without_products),
-        cmocka_unit_test(test_wrapping_text)};
+        cmocka_unit_test(test_wrapping_text),   cmocka_unit_test(test_two_maxima), cmocka_unit_test(test_row_scores_and_factors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
