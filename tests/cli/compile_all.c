@@ -29,7 +29,7 @@ static int reads_elements(const attngen_source *spec) {
     o.arch = "sm_90a";
     o.cache_dir = "";
     int elements = attngen_create(&ctx, &o) == ATTNGEN_OK && attngen_lower(ctx, &p, spec, NULL, NULL, 0) == ATTNGEN_OK &&
-                   attngen_program_info(p, &info) == ATTNGEN_OK && strstr(info.schedule, "_element");
+                   attngen_program_info(p, &info) == ATTNGEN_OK && (strstr(info.schedule, "_element") || strstr(info.schedule, "_bias"));
     attngen_program_free(p);
     attngen_destroy(ctx);
     return elements;
