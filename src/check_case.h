@@ -52,8 +52,8 @@ void ag_check_case_name(char *out, size_t n, const Case *c, const Spec *spec);
 /* One tensor of a case. */
 typedef struct CaseTensor {
     HostTensor view;
-    unsigned char *flat; /* the whole buffer */
-    size_t bytes, at;    /* of it; where element 0 is */
+    unsigned char *flat;         /* the whole buffer */
+    size_t bytes, at;            /* of it; where element 0 is */
     int64_t dim[INPUT_MAX_DIMS]; /* 1 behind the last */
 } CaseTensor;
 enum { CASE_TENSORS = 4 + ROWV_COUNT, CASE_MOST = CASE_TENSORS + SPEC_MAX_INPUTS };

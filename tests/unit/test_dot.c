@@ -43,10 +43,10 @@ static void test_branches(void **state) {
     must_pass("attention: t\ninputs: {x: {dtype: [b, h, q, 24]}, y: {dtype: [b, 1, k, 24]}, gate: {f32: [b, h, q, d]}}\n"
               "branches: {one: {score: 's + scale * dot(x, y)', mask: k <= q}}\noutput: one * sigmoid(gate[b, h, q, d]) + D\n",
               32);
-    must_pass(
-        "attention: t\n" ROWS(16) "let: {all: 'scale * dot(x, y) + s'}\nbranches:\n  near: {score: all - 0.01 * (q - k), mask: k <= q and q - k < 40}\n"
-                                  "  far: {score: 8 * tanh(all / 8) + D / 100, mask: k <= q - 40}\noutput: rms_norm(near - 0.5 * far, 1e-5)\n",
-        40);
+    must_pass("attention: t\n" ROWS(
+                  16) "let: {all: 'scale * dot(x, y) + s'}\nbranches:\n  near: {score: all - 0.01 * (q - k), mask: k <= q and q - k < 40}\n"
+                      "  far: {score: 8 * tanh(all / 8) + D / 100, mask: k <= q - 40}\noutput: rms_norm(near - 0.5 * far, 1e-5)\n",
+              40);
     must_pass("attention: t\n" ROWS(8) "prologue: {qk: [{rope: {theta: 50.0}}]}\nnormalize: {softmax: {plus: 1}}\n"
                                        "branches: {one: {score: 's + scale * dot(x, y)', mask: k <= q}}\n",
               64);
