@@ -133,6 +133,16 @@ static void flag(Split *s) {
     ag_flag_guard(k, &s->loop->body, masked);
 }
 
+/* Positions that a map's expression does not ask for any more: what they are made of may be needed nowhere else, and nvcc warns of that. */
+static void drop_positions(const Kernel *k, Block *b) {
+    static const Axis of[] = {[1] = AX_Q, [2] = AX_K, [3] = AX_H};
+    for (Ins *i = b->first; i; i = i->next) {
+        drop_positions(k, &i->body);
+        for (int e = 1; e < LEN(of) && i->op == TI_MAP; e++)
+            if (i->e[e] && !ag_expr_uses(k, i->e[0], OP_AXIS, of[e])) i->e[e] = 0;
+    }
+}
+
 /* Tells masked from plain steps        needs tiled   makes split */
 void ag_pass_split(Fn *fn) {
     Kernel *k = fn->kernel;
@@ -145,5 +155,6 @@ void ag_pass_split(Fn *fn) {
     if (!k->never_clear && fn->sched->f[F_LOOP_FORM].v == 0) peel(&s);
     if (!k->never_clear && fn->sched->f[F_LOOP_FORM].v == 1) flag(&s);
     ag_share_elements(fn);
+    drop_positions(k, &k->role[0].body);
     ag_remove_dead_lets(k, &k->role[0].body);
 }
