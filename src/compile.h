@@ -33,9 +33,7 @@ typedef struct Fn {
     bool gather; /* its listed blocks are visited block by block */
     bool fused;  /* its kernel ends with the program's output */
     bool no_lse; /* nobody asks for the LSE of its rows, which in others costs nothing (without it ptxas spills at D 128 on sm_80) */
-    bool
-        apart; /* of its listed blocks those that the selection forces are attended to by a kernel before, whose result and LSE it takes in (tile_forced.c) */
-    int united; /* else: neighbouring queries of a tile, whose loop runs over the union of their lists; 0: one list has all queries of a tile */
+    int united;  /* else: neighbouring queries of a tile, whose loop runs over the union of their lists; 0: one list has all queries of a tile */
     const Derive *pool; /* whose rows its keys are; NULL */
     bool mapped;        /* Request.mapped */
     bool classified;    /* a kernel before maps the key tiles of each query tile (tile_classify.c) */

@@ -37,7 +37,7 @@ static Scalar element(Eval *x, const Node *n) {
     const Spec *spec = x->at->spec;
     int input = n->index - TEN_COUNT;
     const HostTensor *t = &x->at->call->input[input];
-    int64_t at[4] = {0};
+    int64_t at[INPUT_MAX_DIMS] = {0};
     bool in = t->data != NULL;
     for (int i = 0; i < n->nsub; i++) {
         at[i] = eval(x, n->sub[i]).u.i;
