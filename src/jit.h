@@ -44,7 +44,7 @@ typedef struct Slot {
 } Slot;
 
 enum { META_TENSORS = 64, META_SCALARS = 32, META_SLOTS = 128, META_NAME = 64, META_PARAM_BYTES = 4096, META_THREADS = 1024 };
-enum { META_SIZES = 8 /* SZ_* of op.h */, META_DERIVED = 24, META_KERNEL_TENSORS = 26, META_NO_TENSOR = 0xFF, META_CONSTANT = 0xFF };
+enum { META_SIZES = 8 /* SZ_* of op.h */, META_DERIVED = 40, META_KERNEL_TENSORS = 26, META_NO_TENSOR = 0xFF, META_CONSTANT = 0xFF };
 
 /* A tensor of the program: an argument, or a buffer of the workspace, contiguous. */
 typedef struct TensorMeta {
@@ -87,7 +87,9 @@ typedef struct KernelMeta {
     Slot slot[META_SLOTS];
 } KernelMeta;
 /* A program: list of kernels run in order on one stream. */
-enum { META_KERNELS = 20 };
+enum {
+    META_KERNELS = 36
+}; /* at least those of a prologue (2), 8 derived tensors, 4 branches of 6 (forced blocks, three that invert lists, attention, merge), and the output */
 typedef struct ProgramMeta {
     uint32_t nkernel, ntensor, nscalar, group; /* group: Hq/Hkv pinned by the spec, 0 = any */
     char spec[META_NAME], arch[16];

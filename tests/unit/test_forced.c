@@ -189,6 +189,25 @@ static void test_slots(void **state) {
     ag_compilation_free(c);
 }
 
+/* A program of as many kernels as a spec can have of one kind: each branch over a selection of its own, block by block.  There was room for 20, and more were written behind it. */
+static void test_many_kernels(void **state) {
+    (void)state;
+    static const char *const names[] = {"w", "x", "y", "z"};
+    Buf text = {0};
+    ag_put(&text, "attention: t\nderive:\n  m: {pool: k, size: 16, stride: 16, op: mean, tail: partial}\n");
+    for (int i = 0; i < LEN(names); i++)
+        ag_put(&text, "  p%s: {select: m, block: 16, count: %d, force: {first: 1, local: 1}, share: group}\n", names[i], 4 + i);
+    ag_put(&text, "branches:\n");
+    for (int i = 0; i < LEN(names); i++) ag_put(&text, "  %s: {blocks: p%s, mask: k <= q}\n", names[i], names[i]);
+    ag_put(&text, "output: w + x - y + z\n");
+    Compilation *c = compiled(text.s, BY_BLOCK, "sm_80", 32, 2);
+    const Case shape = {.B = 1, .Hkv = 1, .group = 2, .Sq = 40, .Sk = 120, .offset = 80};
+    assert_int_equal(c->npart, 1 + LEN(names) * 7);
+    must_give(c, &shape, text.s);
+    ag_compilation_free(c);
+    ag_buf_free(&text);
+}
+
 /* ---- broken kernels */
 
 static void from_first(Kernel *k) { /* the first block once more */
@@ -237,7 +256,7 @@ static void test_broken(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_by_query), cmocka_unit_test(test_by_block), cmocka_unit_test(test_hopper), cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_last),     cmocka_unit_test(test_slots),    cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_last),     cmocka_unit_test(test_slots),    cmocka_unit_test(test_broken), cmocka_unit_test(test_many_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
