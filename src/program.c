@@ -90,6 +90,13 @@ void ag_link_prologue(Compilation *c) {
 /* The bound of a pooled key is a division a row, for which the tiles of three warpgroups at D 64 have no registers: those for few queries have two. */
 enum { FEW_QUERIES = 1 };
 
+static void lower_and_run(Fn *fn, const Request *r) {
+    fn->math = ag_lower(fn->d, fn->spec);
+    ag_stop_if_errors(fn->d);
+    fn->facts = FACT_LOWERED;
+    if (!r->after || strcmp(r->after, "lower") != 0) ag_run_passes(fn, r);
+}
+
 /* The forced blocks of a branch over lists, its result for now. */
 static void attend_forced(Compilation *c, const Request *r, int branch) {
     const Spec *whole = c->fn.spec;
@@ -101,10 +108,7 @@ static void attend_forced(Compilation *c, const Request *r, int branch) {
     spec = ag_attention_spec(a, spec);
     Fn fn = {.d = &c->diag, .spec = spec, .target = c->fn.target, .branch = b, .program = whole, .number = branch};
     fn.sched = ag_schedule_narrow(c, spec);
-    fn.math = ag_lower(fn.d, spec);
-    ag_stop_if_errors(fn.d);
-    fn.facts = FACT_LOWERED;
-    ag_run_passes(&fn, r);
+    lower_and_run(&fn, r);
     set_tensors(whole, branch, fn.kernel, false);
     fn.kernel->tensor[TEN_LSE].program = ag_program_lse(whole, branch);
     add_part(c, fn);
@@ -134,10 +138,7 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
              .pool = b->keys.kind == FROM_DERIVE ? &whole->derive[b->keys.index] : NULL};
     fn.sched = gather ? ag_gather_schedule(&c->fn, b) : listed ? ag_listed_schedule(&fn, b) : ag_schedule_for(c, spec, fn.pool ? FEW_QUERIES : -1);
     for (int step = INVERT_COUNT; gather && !r->after && step <= INVERT_ENTRIES; step++) add_built(c, ag_build_invert(&c->fn, branch, step));
-    fn.math = ag_lower(fn.d, spec);
-    ag_stop_if_errors(fn.d);
-    fn.facts = FACT_LOWERED;
-    if (!r->after || strcmp(r->after, "lower") != 0) ag_run_passes(&fn, r);
+    lower_and_run(&fn, r);
     if (fn.kernel) set_tensors(whole, branch, fn.kernel, gather);
     if (fn.kernel && fn.fused) fn.kernel->tensor[TEN_O].program = TEN_O;
     if (!c->fn.math) c->fn.math = fn.math, c->fn.kernel = fn.kernel;
@@ -155,10 +156,7 @@ static void attend_joined(Compilation *c, const Request *r) {
              .program = whole,
              .fused = true,
              .no_lse = true};
-    fn.math = ag_lower(fn.d, fn.spec);
-    ag_stop_if_errors(fn.d);
-    fn.facts = FACT_LOWERED;
-    if (!r->after || strcmp(r->after, "lower") != 0) ag_run_passes(&fn, r);
+    lower_and_run(&fn, r);
     for (int i = TEN_LSE; fn.kernel && i < TEN_COUNT; i++) fn.kernel->tensor[i].program = -1;
     c->fn.math = fn.math, c->fn.kernel = fn.kernel;
     add_part(c, fn);
