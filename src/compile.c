@@ -235,7 +235,7 @@ static void compile_plain(Compilation *c, const Request *r) {
 static const char *numerics_of(const Compilation *c) {
     Str name = c->fn.kernel->numerics;
     bool parts = false;
-    for (int i = 0; i < c->npart; i++) parts |= c->part[i].kernel->kind == KERNEL_GATHER;
+    for (int i = 0; i < c->npart; i++) parts |= c->part[i].kernel->kind == KERNEL_GATHER || c->part[i].kernel->forced;
     if (parts && c->fn.kernel->kind != KERNEL_GATHER) name = ag_fmt(c->diag.arena, "%.*s-parts", STRF(name));
     return ag_str_copy(c->diag.arena, name).s;
 }

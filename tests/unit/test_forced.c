@@ -1,8 +1,6 @@
 /* test_forced.c: the forced blocks of a selection in a kernel of their own, in both orders of lists: right beside the reference, what the kernel over the lists leaves out, and
  * what the simulator says where that is something else. */
-#include "with_schedule.h"
-
-#include "program.h"
+#include "with_archs.h"
 
 #define BY_QUERY "schema: attngen.schedule/1\nloop: {lists: query, forced: apart}\n"
 #define BY_BLOCK "schema: attngen.schedule/1\nloop: {lists: block, forced: apart}\n"
@@ -15,7 +13,7 @@
 
 static const char both[] = SPEC("{first: 1, local: 2}", ", mask: k <= q", GATED);
 
-static Compilation *compiled(const char *text, const char *schedule, const char *arch, int D, int group) {
+static Compilation *compiled_under(const char *text, const char *schedule, const char *arch, int D, int group) {
     const attngen_dim dims[] = {{"D", D}, {"group", group}, {0}};
     Compilation *c = compile_raw(text, schedule, arch, dims, NULL);
     must_compile(c);
@@ -40,41 +38,16 @@ static Kernel *named(const Compilation *c, const char *end) {
     return NULL;
 }
 
-/* Runs the program on a case: "" or what is wrong (malloc'ed). */
-static char *result(const Compilation *c, const Case *shape) {
-    const Spec *spec = c->fn.spec;
-    CaseData d;
-    Buf text = {0};
-    ProgramBuffers buffers;
-    ag_putn(&text, "", 0);
-    assert_true(ag_check_data(&d, shape, spec, 11));
-    double *o = doubles(&d.call, spec->Dv), *lse = doubles(&d.call, 1), *spread = doubles(&d.call, 1);
-    double *naive_o = doubles(&d.call, spec->Dv), *naive_lse = doubles(&d.call, 1);
-    assert_true(ag_reference_spread(spec, &d.call, o, lse, spread) && ag_naive(spec, &d.call, naive_o, naive_lse));
-    ag_check_poison(&d, spec);
-    if (ag_simulate_program(c, &d.call, &buffers, &text)) {
-        ErrorBound bound = ag_error_bound("f32acc-ex2-n64-lazy8-parts");
-        bound.spread = spread;
-        Comparison r = ag_compare(spec, &d.call, bound, o, lse, naive_o);
-        ag_put(&text, "%s", r.text);
-        if (r.ok && !ag_check_surroundings(&d)) ag_put(&text, "memory around the outputs was written");
-    }
-    ag_program_buffers_free(&buffers);
-    ag_check_data_free(&d);
-    free(o), free(lse), free(spread), free(naive_o), free(naive_lse);
-    return text.s;
-}
-
 static void must_give(const Compilation *c, const Case *shape, const char *spec) {
-    char *wrong = result(c, shape), name[128];
+    char *wrong = result(c, shape, false), name[128];
     ag_check_case_name(name, sizeof name, shape, c->fn.spec);
     if (*wrong) fail_msg("%s on %s: %s\n%s", name, c->fn.target->name, wrong, spec);
     free(wrong);
 }
 
 /* Queries at the end of the keys, with more queries than keys, and behind the keys, where some local blocks are not there. */
-static void must_pass(const char *spec, const char *schedule, const char *arch, int group) {
-    Compilation *c = compiled(spec, schedule, arch, 32, group);
+static void must_pass_under(const char *spec, const char *schedule, const char *arch, int group) {
+    Compilation *c = compiled_under(spec, schedule, arch, 32, group);
     assert_non_null(named(c, "_slc_forced_fwd"));
     const Case shapes[] = {
         {.B = 2, .Hkv = 2, .group = group, .Sq = 21, .Sk = 150, .offset = 129, .layout = LAY_BSHD},
@@ -101,18 +74,18 @@ static const char normed[] =
 static void test_by_query(void **state) {
     (void)state;
     for (int i = 0; i < LEN(specs); i++) {
-        must_pass(specs[i], BY_QUERY, "sm_80", 16);
-        must_pass(specs[i], BY_QUERY, "sm_90", 3);
+        must_pass_under(specs[i], BY_QUERY, "sm_80", 16);
+        must_pass_under(specs[i], BY_QUERY, "sm_90", 3);
     }
-    must_pass(normed, BY_QUERY, "sm_80", 4);
-    must_pass(normed_last, BY_QUERY, "sm_80", 4);
+    must_pass_under(normed, BY_QUERY, "sm_80", 4);
+    must_pass_under(normed_last, BY_QUERY, "sm_80", 4);
 }
 
 static void test_by_block(void **state) {
     (void)state;
     for (int i = 0; i < LEN(specs); i++) {
-        must_pass(specs[i], BY_BLOCK, "sm_80", 1);
-        must_pass(specs[i], BY_BLOCK, "sm_90", 4);
+        must_pass_under(specs[i], BY_BLOCK, "sm_80", 1);
+        must_pass_under(specs[i], BY_BLOCK, "sm_90", 4);
     }
 }
 
@@ -173,7 +146,7 @@ static void test_last(void **state) {
     (void)state;
     static const struct { const char *schedule, *last; } cases[] = {{BY_QUERY, "t_win_fwd"}, {BY_BLOCK, "t_merge1"}, {LISTED, "t_slc_fwd"}};
     for (int i = 0; i < LEN(cases); i++) {
-        Compilation *c = compiled(both, cases[i].schedule, "sm_80", 32, 4);
+        Compilation *c = compiled_under(both, cases[i].schedule, "sm_80", 32, 4);
         assert_ptr_equal(named(c, cases[i].last), c->part[c->npart - 1].kernel);
         ag_compilation_free(c);
     }
@@ -182,7 +155,7 @@ static void test_last(void **state) {
 /* Results of the first blocks take no room in the workspace. */
 static void test_slots(void **state) {
     (void)state;
-    Compilation *c = compiled(both, BY_BLOCK, "sm_80", 32, 2);
+    Compilation *c = compiled_under(both, BY_BLOCK, "sm_80", 32, 2);
     const Branch *slc = &c->fn.spec->branch[1];
     assert_int_equal(ag_list_entries(c->fn.spec, slc), 5);
     assert_int_equal(ag_list_slots(c->fn.spec, slc), 4);
@@ -200,7 +173,7 @@ static void test_many_kernels(void **state) {
     ag_put(&text, "branches:\n");
     for (int i = 0; i < LEN(names); i++) ag_put(&text, "  %s: {blocks: p%s, mask: k <= q}\n", names[i], names[i]);
     ag_put(&text, "output: w + x - y + z\n");
-    Compilation *c = compiled(text.s, BY_BLOCK, "sm_80", 32, 2);
+    Compilation *c = compiled_under(text.s, BY_BLOCK, "sm_80", 32, 2);
     const Case shape = {.B = 1, .Hkv = 1, .group = 2, .Sq = 40, .Sk = 120, .offset = 80};
     assert_int_equal(c->npart, 1 + LEN(names) * 7);
     must_give(c, &shape, text.s);
@@ -241,12 +214,12 @@ static void test_broken(void **state) {
         {BY_BLOCK, "_merge1", "", no_forced},
     };
     for (int i = 0; i < LEN(cases); i++) {
-        Compilation *c = compiled(both, cases[i].schedule, "sm_80", 32, 4);
+        Compilation *c = compiled_under(both, cases[i].schedule, "sm_80", 32, 4);
         const Case shape = {.B = 1, .Hkv = 1, .group = 4, .Sq = 20, .Sk = 150, .offset = 130};
-        char *right = result(c, &shape);
+        char *right = result(c, &shape, false);
         assert_string_equal(right, "");
         cases[i].edit(named(c, cases[i].kernel));
-        char *wrong = result(c, &shape);
+        char *wrong = result(c, &shape, false);
         if (!*wrong || !strstr(wrong, cases[i].want)) fail_msg("case %d: no `%s` in `%s`", i, cases[i].want, wrong);
         free(right), free(wrong);
         ag_compilation_free(c);

@@ -1,9 +1,6 @@
 /* test_fuse.c: `output` in the last kernel of a program: behind the merge of a branch that is visited block by block, and behind attention query by query.  Results
  * against the reference, the forms that are chosen, broken kernels that are caught, and the workspace that it saves. */
-#include "with_schedule.h"
-
-#include "api.h"
-#include "program.h"
+#include "with_archs.h"
 
 typedef enum Form { MERGED, BY_QUERY, APART } Form;
 
@@ -17,7 +14,7 @@ typedef enum Form { MERGED, BY_QUERY, APART } Form;
     "  only: {blocks: list, block: 32, blocks_per: 4, counts: n, mask: k <= q}\n  win: {mask: 'k <= q and q - k < 20'}\noutput: " output "\n"
 
 /* Compiles with the order of listed blocks that leads to the form; of a program without lists the order is idle. */
-static Compilation *compiled(const char *text, int D, int dtype, int group, Form form) {
+static Compilation *compiled_under(const char *text, int D, int dtype, int group, Form form) {
     const attngen_dim dims[] = {{"D", D}, {"dtype", dtype}, {"group", group}, {0}};
     const char *by_block = "schema: attngen.schedule/1\nloop: {lists: block}\n";
     const char *by_query = "schema: attngen.schedule/1\nloop: {lists: query}\n";
@@ -41,37 +38,12 @@ static Form form_of(const Compilation *c) {
     return i->op == TI_MERGE ? MERGED : i->op == TI_OUTPUT ? BY_QUERY : APART;
 }
 
-/* Runs the program on a case: "" or what is wrong (malloc'ed). */
-static char *result(const Compilation *c, const Case *shape) {
-    const Spec *spec = c->fn.spec;
-    CaseData d;
-    Buf text = {0};
-    ProgramBuffers buffers;
-    ag_putn(&text, "", 0);
-    assert_true(ag_check_data(&d, shape, spec, 7));
-    double *o = doubles(&d.call, spec->Dv), *lse = doubles(&d.call, 1), *spread = doubles(&d.call, 1);
-    double *naive_o = doubles(&d.call, spec->Dv), *naive_lse = doubles(&d.call, 1);
-    assert_true(ag_reference_spread(spec, &d.call, o, lse, spread) && ag_naive(spec, &d.call, naive_o, naive_lse));
-    ag_check_poison(&d, spec);
-    if (ag_simulate_program(c, &d.call, &buffers, &text)) {
-        ErrorBound bound = ag_error_bound("f32acc-ex2-n64-lazy8");
-        bound.spread = spread;
-        Comparison r = ag_compare(spec, &d.call, bound, o, lse, naive_o);
-        ag_put(&text, "%s", r.text);
-        if (r.ok && !ag_check_surroundings(&d)) ag_put(&text, "memory around the outputs was written");
-    }
-    ag_program_buffers_free(&buffers);
-    ag_check_data_free(&d);
-    free(o), free(lse), free(spread), free(naive_o), free(naive_lse);
-    return text.s;
-}
-
-static void must_pass(const char *text, int D, int dtype, int group, Form form) {
-    Compilation *c = compiled(text, D, dtype, group, form);
+static void must_pass_under(const char *text, int D, int dtype, int group, Form form) {
+    Compilation *c = compiled_under(text, D, dtype, group, form);
     if (form_of(c) != form) fail_msg("form %d, not %d, group %d, of\n%s", form_of(c), form, group, text);
     for (int layout = 0; layout < LAY_COUNT; layout++) {
         Case shape = {.B = 2, .Hkv = 2, .group = group, .Sq = 21, .Sk = 90, .offset = 69, .layout = (TensorLayout)layout};
-        char *wrong = result(c, &shape), name[128];
+        char *wrong = result(c, &shape, false), name[128];
         ag_check_case_name(name, sizeof name, &shape, c->fn.spec);
         if (*wrong) fail_msg("%s: %s\n%s", name, wrong, text);
         free(wrong);
@@ -81,10 +53,10 @@ static void must_pass(const char *text, int D, int dtype, int group, Form form) 
 
 /* Both forms by the number of heads that share a list. */
 static void must_pass_both(const char *text, int D, int dtype) {
-    must_pass(text, D, dtype, 1, MERGED);
-    must_pass(text, D, dtype, 3, MERGED);
-    must_pass(text, D, dtype, 12, BY_QUERY);
-    must_pass(text, D, dtype, 16, BY_QUERY);
+    must_pass_under(text, D, dtype, 1, MERGED);
+    must_pass_under(text, D, dtype, 3, MERGED);
+    must_pass_under(text, D, dtype, 12, BY_QUERY);
+    must_pass_under(text, D, dtype, 16, BY_QUERY);
 }
 
 static void test_gates(void **state) {
@@ -107,19 +79,19 @@ static void test_elements(void **state) {
         LISTED("  gate: {f32: [q, h]}\n", BY_KV_HEAD, "tanh(only) * exp(-abs(gate[q, h])) + only * (q % 3) + (win if list[b, g, q, 0] > 2 else 0.5)"),
     };
     for (int i = 0; i < LEN(specs); i++) {
-        must_pass(specs[i], 32, ATTNGEN_BF16, 2, MERGED);
-        must_pass(specs[i], 20, ATTNGEN_BF16, 16, BY_QUERY);
+        must_pass_under(specs[i], 32, ATTNGEN_BF16, 2, MERGED);
+        must_pass_under(specs[i], 20, ATTNGEN_BF16, 16, BY_QUERY);
     }
-    must_pass(LISTED("  gate: {f32: [h, g]}\n", BY_HEAD, "gate[h, g] * only + gate[h, b] * win"), 32, ATTNGEN_BF16, 3, MERGED);
+    must_pass_under(LISTED("  gate: {f32: [h, g]}\n", BY_HEAD, "gate[h, g] * only + gate[h, b] * win"), 32, ATTNGEN_BF16, 3, MERGED);
 }
 
 /* Lists of several queries: tiles with rows not in use; and the listed branch comes first in the spec, whose result would lie in o. */
 static void test_lists_of_four(void **state) {
     (void)state;
     const char *spec = PER_FOUR("  gate: {f32: [b, q, h, 2]}\n", "gate[b, q, h, 0] * win + gate[b, q, h, 1] * only");
-    for (int group = 1; group <= 7; group += 2) must_pass(spec, 32, ATTNGEN_BF16, group, BY_QUERY);
-    must_pass(spec, 48, ATTNGEN_F16, 4, BY_QUERY);
-    must_pass(PER_FOUR("", "win - only if q > 75 else only"), 32, ATTNGEN_BF16, 5, BY_QUERY);
+    for (int group = 1; group <= 7; group += 2) must_pass_under(spec, 32, ATTNGEN_BF16, group, BY_QUERY);
+    must_pass_under(spec, 48, ATTNGEN_F16, 4, BY_QUERY);
+    must_pass_under(PER_FOUR("", "win - only if q > 75 else only"), 32, ATTNGEN_BF16, 5, BY_QUERY);
 }
 
 #define TWO_LISTS                                                                                                                                    \
@@ -128,12 +100,12 @@ static void test_lists_of_four(void **state) {
 
 static void test_forms(void **state) {
     (void)state;
-    must_pass(TWO_LISTS "x + 0.5 * y\n", 32, ATTNGEN_BF16, 16, MERGED);
-    must_pass("attention: t\nbranches: {x: {mask: k <= q}, y: {}}\noutput: x + y\n", 32, ATTNGEN_BF16, 2, BY_QUERY);
+    must_pass_under(TWO_LISTS "x + 0.5 * y\n", 32, ATTNGEN_BF16, 16, MERGED);
+    must_pass_under("attention: t\nbranches: {x: {mask: k <= q}, y: {}}\noutput: x + y\n", 32, ATTNGEN_BF16, 2, BY_QUERY);
     const char *alone = "attention: t\ninputs: {list: {i32: [b, g, q, 5]}}\nlet: {z: 'q * 0.25'}\n"
                         "branches: {x: {blocks: list, block: 16, mask: k <= q}}\noutput: x + z\n";
-    must_pass(alone, 32, ATTNGEN_BF16, 2, MERGED);
-    must_pass(alone, 32, ATTNGEN_BF16, 16, BY_QUERY);
+    must_pass_under(alone, 32, ATTNGEN_BF16, 2, MERGED);
+    must_pass_under(alone, 32, ATTNGEN_BF16, 16, BY_QUERY);
 }
 
 /* A kernel has no room for all the tensors and parameters that the two of them take. */
@@ -149,7 +121,7 @@ static void test_no_room(void **state) {
         for (int i = 0; i < 11; i++) ag_put(&text, " * a%d[h]", i);
         for (int i = 0; i < params; i++) ag_put(&text, " + p%d", i);
         ag_put(&text, "\n");
-        Compilation *c = compiled(text.s, 32, ATTNGEN_BF16, 16, BY_QUERY);
+        Compilation *c = compiled_under(text.s, 32, ATTNGEN_BF16, 16, BY_QUERY);
         assert_int_equal(form_of(c), params == 2 ? BY_QUERY : APART);
         ag_compilation_free(c);
         ag_buf_free(&text);
@@ -180,10 +152,10 @@ static void test_text(void **state) {
         "const Pairs<bf16_in, 4> u_win = load_pairs<bf16_in, 4>(args.u_win + b * args.s0_win + h * args.s1_win + row * args.s2_win + lane_col * ",
         "acc[mi][ni][2 * r + e] = u_gate * u_win(ni, e) + acc[mi][ni][2 * r + e];", "  output acc as o[b, h0, rows row0 ..] below Sq = load", NULL};
     const char *spec = LISTED("  gate: {f32: [b, q, h, 3]}\n", BY_KV_HEAD, "gate[b, q, h, 0] * win + only");
-    Compilation *c = compiled(spec, 32, ATTNGEN_BF16, 1, MERGED);
+    Compilation *c = compiled_under(spec, 32, ATTNGEN_BF16, 1, MERGED);
     has(c, merged);
     ag_compilation_free(c);
-    c = compiled(spec, 32, ATTNGEN_BF16, 16, BY_QUERY);
+    c = compiled_under(spec, 32, ATTNGEN_BF16, 16, BY_QUERY);
     has(c, by_query);
     ag_compilation_free(c);
 }
@@ -241,12 +213,12 @@ static void test_broken_runs(void **state) {
         {2, twice, "is written twice"},
     };
     for (int i = 0; i < LEN(cases); i++) {
-        Compilation *c = compiled(broken_spec, 32, ATTNGEN_BF16, cases[i].group, cases[i].group > 8 ? BY_QUERY : MERGED);
+        Compilation *c = compiled_under(broken_spec, 32, ATTNGEN_BF16, cases[i].group, cases[i].group > 8 ? BY_QUERY : MERGED);
         const Case shape = {.B = 1, .Hkv = 2, .group = cases[i].group, .Sq = 20, .Sk = 90, .offset = 70};
-        char *right = result(c, &shape);
+        char *right = result(c, &shape, false);
         assert_string_equal(right, "");
         cases[i].edit(last_kernel(c), output_of(last_kernel(c)));
-        char *wrong = result(c, &shape);
+        char *wrong = result(c, &shape, false);
         if (!strstr(wrong, cases[i].want)) fail_msg("case %d: no `%s` in `%s`", i, cases[i].want, wrong);
         free(right);
         free(wrong);
@@ -304,7 +276,7 @@ static void test_checks(void **state) {
         {2, key, "merge: an axis is read where it has no value"},
     };
     for (int i = 0; i < LEN(cases); i++) {
-        Compilation *c = compiled(broken_spec, 32, ATTNGEN_BF16, cases[i].group, cases[i].group > 8 ? BY_QUERY : MERGED);
+        Compilation *c = compiled_under(broken_spec, 32, ATTNGEN_BF16, cases[i].group, cases[i].group > 8 ? BY_QUERY : MERGED);
         Kernel *k = last_kernel(c);
         ag_tile_check(k, FACT_PLACED | FACT_PIPELINED);
         must_compile(c);
