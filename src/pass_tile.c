@@ -259,18 +259,7 @@ static int shared_tile(Tiler *t, int tensor) {
     bool keys = kt->rows == SZ_SK;
     char *upper = (char *)ag_fmt(t->k->arena, "%s", x->name).s;
     upper[0] = (char)(upper[0] - 'a' + 'A');
-    int v = ag_val(t->k, (Val){.name = ag_str(upper),
-                               .space = SPACE_SHARED,
-                               .type = x->type,
-                               .rows = (int)tile_field(t->k, keys ? F_TILE_N : F_TILE_M),
-                               .cols = round_up(kt->cols, 16),
-                               .stages = 1,
-                               .swizzle = -1,
-                               .offset = -1,
-                               .bytes = -1,
-                               .over = -1,
-                               .reference = -1,
-                               .carry = -1});
+    int v = ag_val_shared(t->k, upper, x->type, (int)tile_field(t->k, keys ? F_TILE_N : F_TILE_M), round_up(kt->cols, 16));
     Ins *i = ag_tiler_add(t, keys ? t->step : t->pre, TI_COPY, v, NULL);
     i->a = tensor;
     i->e[0] = num(t, 0);

@@ -94,20 +94,25 @@ int ag_val_scalar(Kernel *k, const char *name, Type t) {
     return ag_val(k, (Val){.name = ag_str(name), .space = SPACE_SCALAR, .scalar = t, .over = -1, .reference = -1, .carry = -1});
 }
 
-int ag_val_table(Kernel *k, const char *name, int rows, int cols) {
+int ag_val_shared(Kernel *k, const char *name, DType type, int rows, int cols) {
     return ag_val(k, (Val){.name = ag_str(name),
                            .space = SPACE_SHARED,
-                           .type = DT_I32,
+                           .type = type,
                            .rows = rows,
                            .cols = cols,
                            .stages = 1,
-                           .table = true,
                            .swizzle = -1,
                            .offset = -1,
                            .bytes = -1,
                            .over = -1,
                            .reference = -1,
                            .carry = -1});
+}
+
+int ag_val_table(Kernel *k, const char *name, int rows, int cols) {
+    int v = ag_val_shared(k, name, DT_I32, rows, cols);
+    k->val[v].table = true;
+    return v;
 }
 
 Ref ag_kval(Kernel *k, int val) {

@@ -368,22 +368,11 @@ static int staged_as(Staging *s, Ref r, const Ins *map, bool want_rows) {
     for (int i = 0; i < s->n; i++)
         if (k->nodes.n[s->of[i].load].index == tensor) return -1; /* it has another map already */
     if (s->n == MOST_STAGED || k->pack > 1 || !is_in_tiles(k, r, &rows) || rows != want_rows || (rows && !s->row0)) return -1;
-    const Val *like = &k->val[map->dst];
-    Val tile = {.name = ag_fmt(k->arena, "%s_tile", k->tensor[tensor].name),
-                .space = SPACE_SHARED,
-                .type = k->tensor[tensor].type,
-                .rows = rows ? like->rows : 1,
-                .cols = like->cols,
-                .stages = 1,
-                .swizzle = -1,
-                .offset = -1,
-                .bytes = -1,
-                .over = -1,
-                .reference = -1,
-                .carry = -1,
-                .panels = rows,
-                .elements = true};
-    s->of[s->n] = (Staged){r, ag_val(k, tile), fragment_for(k, r, like), NULL};
+    const Val like = k->val[map->dst]; /* values move where one is added */
+    int tile = ag_val_shared(k, ag_fmt(k->arena, "%s_tile", k->tensor[tensor].name).s, k->tensor[tensor].type, rows ? like.rows : 1, like.cols);
+    k->val[tile].panels = rows;
+    k->val[tile].elements = true;
+    s->of[s->n] = (Staged){r, tile, fragment_for(k, r, &like), NULL};
     return s->n++;
 }
 

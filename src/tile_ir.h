@@ -329,9 +329,10 @@ static inline int ag_panel_cols(int cols) { return (cols + 63) / 64 * 64; } /* c
 static inline int ag_panels_at_once(int cols) { return cols % 64 == 0 && cols > 64 ? cols / 64 : 0; }
 int ag_val(Kernel *k, Val v); /* adds a value, returns its index */
 int ag_val_scalar(Kernel *k, const char *name, Type t);
-int ag_val_table(Kernel *k, const char *name, int rows, int cols); /* i32 in shared memory, for place to place */
-int ag_kernel_tensor(Kernel *k, KernelTensor t);                   /* adds one behind the five, returns its index */
-Ins *ag_ins(Kernel *k, TileOp op, int dst);                        /* fresh, unlinked; operands -1 */
+int ag_val_shared(Kernel *k, const char *name, DType type, int rows, int cols); /* a tile of one stage, not placed yet */
+int ag_val_table(Kernel *k, const char *name, int rows, int cols);              /* i32 in shared memory, for place to place */
+int ag_kernel_tensor(Kernel *k, KernelTensor t);                                /* adds one behind the five, returns its index */
+Ins *ag_ins(Kernel *k, TileOp op, int dst);                                     /* fresh, unlinked; operands -1 */
 void ag_block_append(Block *b, Ins *i);
 int ag_let(Kernel *k, Block *to, const char *name, Ref e, const char *note); /* a scalar that is e from here on, of e's type; its value */
 void ag_block_insert_before(Block *b, Ins *at, Ins *i);                      /* at NULL: at the end */
