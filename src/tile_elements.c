@@ -302,15 +302,21 @@ static int fragment_for(Kernel *k, Ref r, const Val *like) {
     return ag_val(k, v);
 }
 
+/* Which nodes up to `root` are operands in it, or it; not those of subscripts. */
+static const bool *operands_of(const Kernel *k, Ref root) {
+    bool *live = NEWN(k->arena, bool, (size_t)root + 1);
+    live[root] = true;
+    for (Ref r = root; r > 0; r--)
+        for (int i = 0; live[r] && i < ag_op[k->nodes.n[r].op].arity; i++) live[k->nodes.n[r].arg[i]] = true;
+    return live;
+}
+
 static void fetch(Kernel *k, Block *b, Ins *map) {
     Ref root = map->e[0];
     Shared s = {.k = k};
-    bool *live = NEWN(k->arena, bool, (size_t)root + 1);
-    live[root] = true;
+    const bool *live = operands_of(k, root);
     for (Ref r = root; r > 0; r--) {
-        const Node n = k->nodes.n[r];
         if (!live[r]) continue;
-        for (int i = 0; i < ag_op[n.op].arity; i++) live[n.arg[i]] = true;
         if (s.n == MOST_LOADS || r == root || !is_by_key(k, r)) continue;
         Val like = k->val[map->dst];
         Ins *early = ag_ins_clone(k, map);
@@ -400,13 +406,10 @@ static void stage(Staging *s, Block *b, Ins *map, bool want_rows) {
     Kernel *k = s->fn->kernel;
     Ref root = map->e[0];
     Shared swap = {.k = k};
-    bool *live = NEWN(k->arena, bool, (size_t)root + 1);
-    live[root] = true;
+    const bool *live = operands_of(k, root);
     for (Ref r = root; r > 0; r--) {
-        const Node n = k->nodes.n[r];
-        if (!live[r]) continue;
-        for (int i = 0; i < ag_op[n.op].arity; i++) live[n.arg[i]] = true;
-        int at = n.op == OP_LOAD && swap.n < MOST_LOADS ? staged_as(s, r, map, want_rows) : -1;
+        bool load = live[r] && k->nodes.n[r].op == OP_LOAD;
+        int at = load && swap.n < MOST_LOADS ? staged_as(s, r, map, want_rows) : -1;
         if (at < 0) continue;
         swap.load[swap.n] = r;
         swap.val[swap.n++] = s->of[at].frag;

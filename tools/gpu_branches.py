@@ -16,18 +16,8 @@ import sys
 
 import torch
 
-from gpu_common import attngen, captured, check_same, compile_each, machine, medians, race
+from gpu_common import DIFFERENTIAL, attngen, captured, check_same, compile_each, machine, medians, race, rows
 
-DIFFERENTIAL = """attention: differential
-inputs:
-  q2: {dtype: [b, h, q, d]}
-  k2: {dtype: [b, g, k, d]}
-  share: {f32: []}
-branches:
-  a: {score: s}
-  c: {queries: q2, keys: k2, score: s}
-output: a - share * c
-"""
 WGMMA = """schema: attngen.schedule/1
 name: %s
 target: {arch: [sm_90a]}
@@ -59,10 +49,6 @@ CASES = [
     ("parallax", 8, 2048, 128, 128),
     ("parallax", 4, 4096, 128, 128),
 ]
-
-
-def rows(B, H, S, D):
-    return torch.randn(B, S, H, D, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
 
 
 def formula(spec, q, k, v, more):

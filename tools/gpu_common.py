@@ -37,6 +37,24 @@ SPECS = {
 }
 
 
+# two softmaxes over the same values, V twice as wide as D or not
+DIFFERENTIAL = """attention: differential
+inputs:
+  q2: {dtype: [b, h, q, d]}
+  k2: {dtype: [b, g, k, d]}
+  share: {f32: []}
+branches:
+  a: {score: s}
+  c: {queries: q2, keys: k2, score: s}
+output: a - share * c
+"""
+
+
+def rows(B, H, S, D):
+    """[B, H, S, D], laid as [B, S, H, D]."""
+    return torch.randn(B, S, H, D, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+
+
 def heads(spec, hq, hkv):
     """The heads of a shape as the spec allows them."""
     group = SPECS[spec][3]

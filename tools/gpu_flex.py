@@ -40,7 +40,7 @@ import typing
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from gpu_common import attngen, captured, check_same, geomean, machine, medians, race, workspace
+from gpu_common import DIFFERENTIAL, attngen, captured, check_same, geomean, machine, medians, race, rows, workspace
 
 S, H, D = 16384, 16, 128
 CAP, WINDOW, PREFIX, DOCUMENT = 20.0, 1024, 1024, 2048
@@ -51,16 +51,6 @@ inputs:
   bias: {dtype: [b, k]}
   pair: {dtype: [sets, h, q, k]}
 score: s + bias[b, k] + pair[b // rows, h, q, k]
-"""
-DIFFERENTIAL = """attention: differential
-inputs:
-  q2: {dtype: [b, h, q, d]}
-  k2: {dtype: [b, g, k, d]}
-  share: {f32: []}
-branches:
-  a: {score: s}
-  c: {queries: q2, keys: k2, score: s}
-output: a - share * c
 """
 
 
@@ -88,11 +78,6 @@ class Case:
 
     def flops(self):
         return 2 * self.B * self.Hq * self.pairs * (self.D + self.width()) * self.products
-
-
-def rows(B, H, S, D):
-    """[B, H, S, D], laid as [B, S, H, D]."""
-    return torch.randn(B, S, H, D, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
 
 
 # ---- attngen
