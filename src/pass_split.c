@@ -139,7 +139,7 @@ static void drop_positions(const Kernel *k, Block *b) {
     for (Ins *i = b->first; i; i = i->next) {
         drop_positions(k, &i->body);
         for (int e = 1; e < LEN(of) && i->op == TI_MAP; e++)
-            if (i->e[e] && !ag_expr_uses(k, i->e[0], OP_AXIS, of[e])) i->e[e] = 0;
+            if (i->e[e] && !ag_expr_uses(k, i->e[0], OP_AXIS, (int)of[e])) i->e[e] = 0;
     }
 }
 

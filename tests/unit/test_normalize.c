@@ -49,8 +49,8 @@ static void test_no_keys(void **state) {
         NONE("", "k < 8 or (k <= q and q - k < 32)", "sigmoid(s)"),
         NONE("inputs: {doc: {i32: [b, k]}}\n", "doc[b, q] == doc[b, k]", "abs(s)"),
         EPS("", "k <= q", "relu(s)", "0.25"),
-        "attention: t\nnormalize: none\noutput: 2 * o1 + c\nderive:\n  p: {pool: k, size: 32, stride: 32, op: mean}\n"
-        "  w: {pool: v, size: 32, stride: 32, op: mean}\nbranches:\n  o1: {keys: p, values: w, score: relu(s)}\n  c: {score: s, mask: k <= q}\n"};
+        ("attention: t\nnormalize: none\noutput: 2 * o1 + c\nderive:\n  p: {pool: k, size: 32, stride: 32, op: mean}\n"
+         "  w: {pool: v, size: 32, stride: 32, op: mean}\nbranches:\n  o1: {keys: p, values: w, score: relu(s)}\n  c: {score: s, mask: k <= q}\n")};
     static const int dims[] = {64, 128, 256}, keys[] = {0, 31}; /* of which there are no pools */
     for (int i = 0; i < LEN(text) * 3; i++) {
         Compilation *c = compiled(text[i / 3], "sm_90a", NULL, dims[i % 3], 2);
