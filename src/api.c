@@ -150,6 +150,7 @@ static void device_arch(attngen_context *ctx) {
 static attngen_status context_init(attngen_context *ctx, const attngen_options *o, const char *const value[ENV_COUNT]) {
     ctx->device = o->device;
     ctx->debug_hang = o->version >= 2 && o->debug_hang;
+    ctx->quick_start = o->version >= 3 && o->quick_start;
     ctx->warn = o->warn;
     ctx->payload = o->payload;
     bool ok = copy_text(&ctx->nvrtc_option, o->nvrtc);
@@ -252,6 +253,7 @@ attngen_program *ag_program_ref(const attngen_program *program) {
 
 void attngen_program_free(attngen_program *p) {
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
+    ag_quick_free(p->quick); /* first: its thread reads what is p's */
     if (p->loaded) ag_driver_unload(p->loaded);
     attngen_program_free(p->portable);
     attngen_program_free(p->unstaged);
@@ -413,13 +415,14 @@ static attngen_status build_image(attngen_context *ctx, attngen_program *p, cons
     return s;
 }
 
-static attngen_status get_image(attngen_context *ctx, attngen_program *p) {
+/* From the disk, if it is there: else p has none. */
+static attngen_status find_image(attngen_context *ctx, attngen_program *p, CacheKey *key) {
     const Compilation *c = p->lowered;
     attngen_status s = ag_context_find_nvrtc(ctx); /* its id is part of the key; it is opened for a miss only */
     if (s != ATTNGEN_OK) return s;
     CacheEntry entry;
-    CacheKey key = ag_cache_key(c->cu.s, c->cu.n, &c->meta, c->meta.arch, ctx->nvrtc.id);
-    if (!ag_cache_load(ctx->cache, &key, &entry)) return build_image(ctx, p, &key);
+    *key = ag_cache_key(c->cu.s, c->cu.n, &c->meta, c->meta.arch, ctx->nvrtc.id);
+    if (!ag_cache_load(ctx->cache, key, &entry)) return ATTNGEN_OK;
     p->image = entry.cubin;
     p->size = entry.size;
     p->registers = entry.registers;
@@ -427,6 +430,12 @@ static attngen_status get_image(attngen_context *ctx, attngen_program *p) {
     p->tuned = entry.tuned;
     p->from_disk = true;
     return ATTNGEN_OK;
+}
+
+static attngen_status get_image(attngen_context *ctx, attngen_program *p) {
+    CacheKey key;
+    attngen_status s = find_image(ctx, p, &key);
+    return s == ATTNGEN_OK && !p->image ? build_image(ctx, p, &key) : s;
 }
 
 /* Notes what a companion would be made with.  Of NVRTC the file that was found, so that it is not sought again. */
@@ -556,8 +565,26 @@ static attngen_program *without_spills(attngen_context *ctx, const Inputs *in, a
     return best;
 }
 
+/* The same inputs as p's, which is not compiled, as a program that is: under a schedule that compiles quickly, while a thread makes p.  NULL: there is none. */
+static attngen_program *quick_start(attngen_context *ctx, const Inputs *in, attngen_program *p) {
+    const Request r = {
+        .spec = in->spec, .arch = p->lowered->fn.target->name, .dims = in->dims, .ndims = in->ndims, .debug_hang = ctx->debug_hang, .quick = true};
+    attngen_program *quick = program_of(ag_compile(&r));
+    bool other = quick && strcmp(quick->lowered->cu.s, p->lowered->cu.s) != 0;
+    bool ok = other && get_image(ctx, quick) == ATTNGEN_OK && set_origin(ctx, quick) == ATTNGEN_OK && ag_context_open_nvrtc(ctx) == ATTNGEN_OK;
+    if (ok && ag_quick_begin(quick, p, ctx->device, ctx->debug_hang)) return quick;
+    attngen_program_free(quick);
+    return NULL;
+}
+
 static attngen_status finish_image(attngen_context *ctx, attngen_program **p, const Inputs *in) {
-    attngen_status s = get_image(ctx, *p);
+    CacheKey key;
+    attngen_status s = find_image(ctx, *p, &key);
+    if (s != ATTNGEN_OK) return s;
+    bool wanted = !(*p)->image && ctx->quick_start && (*p)->lowered->chosen;
+    attngen_program *quick = wanted ? quick_start(ctx, in, *p) : NULL;
+    if (quick) return *p = quick, ATTNGEN_OK;
+    if (!(*p)->image) s = build_image(ctx, *p, &key);
     if (s != ATTNGEN_OK) return s;
     *p = without_spills(ctx, in, *p);
     return check_spills(ctx, *p);
@@ -576,7 +603,7 @@ static attngen_status make_program(attngen_context *ctx, attngen_program **out, 
     attngen_program *p = program_new(c);
     if (!p) return no_memory(ctx);
     attngen_status s = in->image ? finish_image(ctx, &p, in) : ATTNGEN_OK;
-    if (s == ATTNGEN_OK && p->lowered->meta.ntmap) s = set_origin(ctx, p);
+    if (s == ATTNGEN_OK && p->lowered->meta.ntmap && !p->quick) s = set_origin(ctx, p);
     if (s != ATTNGEN_OK)
         attngen_program_free(p);
     else
@@ -591,9 +618,9 @@ static attngen_status get_program(attngen_context *ctx, attngen_program **out, c
     attngen_status s = check_inputs(ctx, in);
     if (s != ATTNGEN_OK) return s;
     XXH128_hash_t key = hash_inputs(ctx, in);
-    const attngen_program *known = recall(ctx, key);
+    const attngen_program *known = recall(ctx, key), *next = known ? ag_quick_next(known) : NULL;
     if (known) {
-        *out = ag_program_ref(known);
+        *out = ag_program_ref(next ? next : known);
         return ATTNGEN_OK;
     }
     s = make_program(ctx, out, in);

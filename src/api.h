@@ -44,7 +44,7 @@ struct attngen_context {
     const char *arch_from;  /* who decided it, in words */
     const Target *portable; /* without a given arch: the target for schedules that are for it, and not for arch; NULL: none */
     int device;
-    bool debug_hang;
+    bool debug_hang, quick_start;
     bool alone, unstaged; /* as in Request, of a companion, whose callers have the workspace of another program */
     int branches;         /* Request.branches, of a companion likewise */
     void (*warn)(void *, const char *);
@@ -65,6 +65,8 @@ typedef struct Origin {
     char *cache_dir, *nvrtc;
 } Origin;
 
+typedef struct Quick Quick; /* api_quick.c */
+
 struct attngen_program {
     atomic_int refs;
     Compilation *lowered;
@@ -76,22 +78,32 @@ struct attngen_program {
     pthread_mutex_t lock; /* of the three below while they are NULL; they never change after that */
     _Atomic(Loaded *) loaded;
     _Atomic(attngen_program *) portable, unstaged; /* its companions, see api_portable.c */
-    Origin origin;                                 /* if it may have one */
+    Origin origin;                                 /* if it may have one, or another is compiled behind it */
+    Quick *quick;                                  /* NULL, or the program that takes over from it; does not change once others see the program */
 };
+
+/* A program that a launch runs, and what a call of it needs. */
+typedef struct Runner {
+    attngen_program *program;
+    Loaded *loaded;
+    size_t workspace;
+    uint64_t rank4; /* bit per tensor that should go by 16-byte pieces */
+} Runner;
 
 struct attngen_call {
     attngen_program *program;
     int device;
     int64_t size[SZ_COUNT];
-    size_t workspace;
-    uint64_t rank4; /* bit per tensor that should go by 16-byte pieces */
-    Loaded *loaded; /* NULL: see status and why */
+    size_t workspace; /* also for the program that takes over */
+    uint64_t rank4;   /* of program, as in Runner */
+    Loaded *loaded;   /* NULL: see status and why */
     attngen_status status;
     Err why;
 };
 
 struct attngen_mask {
     const attngen_call *call;
+    Runner runner; /* that has made the map: maps of others differ */
     void *workspace;
     size_t bytes;
     uint64_t tensors, scalars; /* a bit for each that it was made of, which are in b */
@@ -101,8 +113,9 @@ struct attngen_mask {
 /* ---- api_bind.c: launches, whose diagnostic is that of attngen_launch_errmsg */
 attngen_status ag_launch_fail(attngen_status s, const char *fmt, ...) PRINTF(2, 3);
 attngen_status ag_call_check(const attngen_call *call, const void *workspace, size_t bytes); /* as a launch would, but for its arguments */
-attngen_status ag_call_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, LaunchPart part, void *workspace, size_t bytes,
-                              void *stream);
+Runner ag_call_runner(const attngen_call *call, Err *note); /* now; note: what is worth noting about it, may be NULL */
+attngen_status ag_call_launch(const attngen_call *call, const Runner *runner, const attngen_arg *args, size_t nargs, LaunchPart part, void *workspace,
+                              size_t bytes, void *stream); /* runner NULL: that of now */
 
 /* Sets the diagnostic of ctx (NULL: of this thread) and returns s. */
 attngen_status ag_fail(attngen_context *ctx, attngen_status s, const char *fmt, ...) PRINTF(3, 4);
@@ -131,4 +144,12 @@ typedef enum Companion { COMPANION_NONE, COMPANION_PORTABLE, COMPANION_UNSTAGED 
 Companion ag_companion_for(const BoundArgs *b); /* which of them takes what p does not */
 const char *ag_companion_words(Companion which);
 attngen_status ag_program_companion(attngen_program *p, Companion which, const Loaded *loaded, int device, attngen_program **out, Err *e);
+/* ---- api_quick.c
+ * Has a thread compile `next`, a program without its image, for p, which has its origin and which nobody else sees yet.  true: p owns `next`. */
+bool ag_quick_begin(attngen_program *p, attngen_program *next, int device, bool debug_hang);
+void ag_quick_free(Quick *q); /* waits for the thread; takes NULL */
+/* The program that takes over from p, which owns it, loaded if there is a driver; NULL: it is not there yet, or there is none. */
+attngen_program *ag_quick_next(const attngen_program *p);
+const ProgramMeta *ag_quick_meta(const attngen_program *p); /* what it should be like, from the start; NULL: there is none */
+void ag_quick_note(const attngen_program *p, Err *e);       /* why p runs, which has one */
 #endif

@@ -62,7 +62,7 @@ static attngen_program *under(attngen_context *ctx, const attngen_program *p, co
  * It is a matter of speed alone: where it cannot be had, p does. */
 static attngen_program *refined(attngen_context *ctx, const attngen_program *p, const int64_t *size) {
     const Compilation *c = p->lowered;
-    bool free_to = c->chosen && !c->fallback && strcmp(ctx->arch, c->fn.target->name) == 0;
+    bool free_to = c->chosen && !c->fallback && !c->quick && strcmp(ctx->arch, c->fn.target->name) == 0;
     const char *name = free_to ? ag_schedule_default(c->attention, c->fn.target, size[SZ_SQ]) : NULL;
     if (!name || strcmp(name, c->schedule_name) == 0) return ag_program_ref(p);
     attngen_program *other = under(ctx, p, name);
@@ -106,6 +106,13 @@ static attngen_status for_sizes(attngen_context *ctx, attngen_program **out, con
     return ATTNGEN_OK;
 }
 
+/* For p and for what takes over from it. */
+static size_t workspace_of(const attngen_program *p, const int64_t *size) {
+    const ProgramMeta *next = ag_quick_meta(p);
+    size_t own = (size_t)ag_workspace_bytes(&p->lowered->meta, size), later = next ? (size_t)ag_workspace_bytes(next, size) : 0;
+    return own > later ? own : later;
+}
+
 attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attngen_program *program, const attngen_shape *shape) {
     if (!ctx) return ATTNGEN_E_INVALID_ARG;
     if (!out || !program || !shape) return ag_fail(ctx, ATTNGEN_E_INVALID_ARG, "%s is NULL", !out ? "out" : !program ? "program" : "shape");
@@ -127,7 +134,7 @@ attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attn
     const ProgramMeta *m = &c->program->lowered->meta;
     c->device = ctx->device;
     memcpy(c->size, size, sizeof size);
-    c->workspace = (size_t)ag_workspace_bytes(m, size);
+    c->workspace = workspace_of(c->program, size);
     c->rank4 = tensors_in_pieces(m);
     c->status = ag_program_load(c->program, NULL, c->device, &c->loaded, &c->why);
     *out = c;
@@ -176,29 +183,43 @@ static _Thread_local Err launch_text;
 
 const char *attngen_launch_errmsg(void) { return launch_text.text; }
 
-/* The program that takes the arguments, and the arguments as it takes them. */
+/* What takes the arguments, and the arguments as it takes them. */
 typedef struct Way {
-    attngen_program *program;
-    Loaded *loaded;
-    size_t workspace;
-    uint64_t rank4;
+    Runner by;
     BoundArgs b;
 } Way;
+
+/* The program that has been compiled behind that of the call, if it is there and can run it. */
+static bool next_runner(Runner *r, const attngen_call *call) {
+    attngen_program *p = ag_quick_next(call->program);
+    Loaded *loaded = p ? atomic_load_explicit(&p->loaded, memory_order_acquire) : NULL;
+    if (!loaded || ag_sizes_check(&p->lowered->meta, call->size, NULL) != ATTNGEN_OK) return false;
+    const ProgramMeta *m = &p->lowered->meta;
+    *r = (Runner){p, loaded, (size_t)ag_workspace_bytes(m, call->size), tensors_in_pieces(m)};
+    return r->workspace <= call->workspace; /* may be more where it had to take another schedule than was meant */
+}
+
+Runner ag_call_runner(const attngen_call *call, Err *note) {
+    Runner r;
+    if (call->program->quick && next_runner(&r, call)) return r;
+    if (call->program->quick && note) ag_quick_note(call->program, note);
+    return (Runner){call->program, call->loaded, call->workspace, call->rank4};
+}
 
 /* Turns to a companion.  e: why, or what went wrong. */
 static attngen_status go_with(Companion which, Way *w, const attngen_call *call, const attngen_arg *args, size_t nargs, Err *e) {
     char why[1024];
     Err cause;
     ag_args_unmapped(&w->b, why, sizeof why);
-    attngen_status s = ag_program_companion(call->program, which, call->loaded, call->device, &w->program, &cause);
+    attngen_status s = ag_program_companion(w->by.program, which, w->by.loaded, call->device, &w->by.program, &cause);
     if (s != ATTNGEN_OK) return ag_err(e, s, "%s: %s cannot be made: %s", why, ag_companion_words(which), cause.text);
-    const Compilation *c = w->program->lowered;
+    const Compilation *c = w->by.program->lowered;
     s = ag_sizes_check(&c->meta, call->size, &cause); /* its blocks have other sizes */
     if (s == ATTNGEN_OK) s = ag_args_bind(&w->b, &c->meta, call->size, args, nargs, &cause);
     if (s != ATTNGEN_OK) return ag_err(e, s, "%s: %s cannot run: %s", why, ag_companion_words(which), cause.text);
-    w->loaded = atomic_load_explicit(&w->program->loaded, memory_order_acquire);
-    w->workspace = (size_t)ag_workspace_bytes(&c->meta, call->size);
-    w->rank4 = tensors_in_pieces(&c->meta);
+    w->by.loaded = atomic_load_explicit(&w->by.program->loaded, memory_order_acquire);
+    w->by.workspace = (size_t)ag_workspace_bytes(&c->meta, call->size);
+    w->by.rank4 = tensors_in_pieces(&c->meta);
     return ag_err(e, ATTNGEN_OK, "%s: %s (%s) runs", why, ag_companion_words(which), c->schedule_name);
 }
 
@@ -209,16 +230,13 @@ static void note_elements(const Way *w, Err *e) {
     ag_args_explain(&w->b, e->text + used + gap, sizeof e->text - used - gap);
 }
 
-/* e: what is worth noting about the way, or what went wrong. */
-static attngen_status choose(Way *w, const attngen_call *call, const attngen_arg *args, size_t nargs, Err *e) {
-    w->program = call->program;
-    w->loaded = call->loaded;
-    w->workspace = call->workspace;
-    w->rank4 = call->rank4;
-    attngen_status s = ag_args_bind(&w->b, &call->program->lowered->meta, call->size, args, nargs, e);
+/* runner NULL: that of now.  e: what is worth noting about the way, or what went wrong. */
+static attngen_status choose(Way *w, const attngen_call *call, const Runner *runner, const attngen_arg *args, size_t nargs, Err *e) {
+    w->by = runner ? *runner : ag_call_runner(call, e);
+    attngen_status s = ag_args_bind(&w->b, &w->by.program->lowered->meta, call->size, args, nargs, e);
     Companion which = s == ATTNGEN_OK ? ag_companion_for(&w->b) : COMPANION_NONE;
     if (which != COMPANION_NONE) s = go_with(which, w, call, args, nargs, e);
-    if (s == ATTNGEN_OK && w->rank4 & ~w->b.vec) note_elements(w, e);
+    if (s == ATTNGEN_OK && w->by.rank4 & ~w->b.vec) note_elements(w, e);
     return s;
 }
 
@@ -250,26 +268,26 @@ attngen_status ag_call_check(const attngen_call *call, const void *workspace, si
 
 attngen_status attngen_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, void *workspace, size_t workspace_bytes,
                               void *stream) {
-    return ag_call_launch(call, args, nargs, LAUNCH_ALL, workspace, workspace_bytes, stream);
+    return ag_call_launch(call, NULL, args, nargs, LAUNCH_ALL, workspace, workspace_bytes, stream);
 }
 
-attngen_status ag_call_launch(const attngen_call *call, const attngen_arg *args, size_t nargs, LaunchPart part, void *workspace,
+attngen_status ag_call_launch(const attngen_call *call, const Runner *runner, const attngen_arg *args, size_t nargs, LaunchPart part, void *workspace,
                               size_t workspace_bytes, void *stream) {
     Way w;
     launch_text.text[0] = 0;
     attngen_status s = check_call(call);
-    if (s == ATTNGEN_OK) s = choose(&w, call, args, nargs, &launch_text);
-    if (s == ATTNGEN_OK) s = check_workspace(w.workspace, workspace, workspace_bytes);
+    if (s == ATTNGEN_OK) s = choose(&w, call, runner, args, nargs, &launch_text);
+    if (s == ATTNGEN_OK) s = check_workspace(w.by.workspace, workspace, workspace_bytes);
     if (s != ATTNGEN_OK) return s;
     ag_args_place(&w.b, workspace);
-    return ag_launch(w.loaded, &w.b, part, call->device, stream, &launch_text);
+    return ag_launch(w.by.loaded, &w.b, part, call->device, stream, &launch_text);
 }
 
 attngen_status attngen_explain(const attngen_call *call, const attngen_arg *args, size_t nargs, char *buf, size_t n) {
     Way w;
     launch_text.text[0] = 0;
     if (!call || (!buf && n)) return ag_err(&launch_text, ATTNGEN_E_INVALID_ARG, "%s is NULL", call ? "buf" : "call");
-    attngen_status s = choose(&w, call, args, nargs, &launch_text);
+    attngen_status s = choose(&w, call, NULL, args, nargs, &launch_text);
     if (n) snprintf(buf, n, "%s", launch_text.text);
     return s;
 }

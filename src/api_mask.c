@@ -31,16 +31,17 @@ attngen_status attngen_mask_make(attngen_mask **out, const attngen_call *call, c
     *out = NULL;
     attngen_status s = ag_call_check(call, workspace, workspace_bytes);
     if (s != ATTNGEN_OK) return s;
-    const ProgramMeta *m = &call->program->lowered->meta;
+    const Runner runner = ag_call_runner(call, NULL);
+    const ProgramMeta *m = &runner.program->lowered->meta;
     Reads reads = reads_of(m);
     s = ag_args_bind_some(&b, m, call->size, args, nargs, reads.tensors, &e);
     if (s != ATTNGEN_OK) return ag_launch_fail(s, "%s", e.text);
     ag_args_place(&b, workspace);
-    s = ag_launch(call->loaded, &b, LAUNCH_MASK, call->device, stream, &e);
+    s = ag_launch(runner.loaded, &b, LAUNCH_MASK, call->device, stream, &e);
     if (s != ATTNGEN_OK) return ag_launch_fail(s, "%s", e.text);
     attngen_mask *mask = malloc(sizeof *mask);
     if (!mask) return ag_launch_fail(ATTNGEN_E_NOMEM, "out of memory");
-    *mask = (attngen_mask){call, workspace, workspace_bytes, reads.tensors, reads.scalars, b};
+    *mask = (attngen_mask){call, runner, workspace, workspace_bytes, reads.tensors, reads.scalars, b};
     *out = mask;
     return ATTNGEN_OK;
 }
@@ -96,5 +97,5 @@ attngen_status attngen_mask_launch(const attngen_mask *mask, const attngen_arg *
         if (mask->tensors >> i & 1) s = add_tensor(&all, mask, i, args, nargs);
     for (int i = 0; s == ATTNGEN_OK && i < (int)mask->b.meta->nscalar; i++)
         if (mask->scalars >> i & 1) s = add_scalar(&all, mask, i, args, nargs);
-    return s == ATTNGEN_OK ? ag_call_launch(mask->call, all.a, all.n, LAUNCH_REST, mask->workspace, mask->bytes, stream) : s;
+    return s == ATTNGEN_OK ? ag_call_launch(mask->call, &mask->runner, all.a, all.n, LAUNCH_REST, mask->workspace, mask->bytes, stream) : s;
 }

@@ -70,10 +70,14 @@ typedef struct attngen_options {
     /* From version 2 on.  1: programs of this context are debug-hang builds: a wait on an mbarrier that takes 2 s prints a line that names it, and the launch
      * fails instead of hanging.  For whoever edits schedules; slow.  Kernels without mbarriers stay as they are, with a warning. */
     int debug_hang;
+    /* From version 3 on.  1: the first launch comes early.  Without a schedule, and with no kernel of it on disk, attngen_compile compiles the spec under a shipped schedule that takes
+     * half the time, where there is one (docs/schedule.md), while a thread of the library compiles it under the one that fits best, and puts that on disk.  Launches run that one from the moment
+     * when it is there, also of calls that were bound before: results then change in their last bits, as the order of sums does.  See attngen_wait. */
+    int quick_start;
 } attngen_options;
-#define ATTNGEN_OPTIONS_VERSION 2u /* 1 is taken too */
+#define ATTNGEN_OPTIONS_VERSION 3u /* 1 and 2 are taken too */
 #define ATTNGEN_OPTIONS_INIT                                                                                                                         \
-    { ATTNGEN_OPTIONS_VERSION, NULL, 0, NULL, NULL, NULL, NULL, 0 }
+    { ATTNGEN_OPTIONS_VERSION, NULL, 0, NULL, NULL, NULL, NULL, 0, 0 }
 
 ATTNGEN_API attngen_status attngen_create(attngen_context **out, const attngen_options *options /* NULL: defaults */);
 ATTNGEN_API void attngen_destroy(attngen_context *ctx);
@@ -111,6 +115,11 @@ ATTNGEN_API attngen_status attngen_compile(attngen_context *ctx, attngen_program
  * (all but ptx and cubin) work on such a program; attngen_launch does not. */
 ATTNGEN_API attngen_status attngen_lower(attngen_context *ctx, attngen_program **out, const attngen_source *spec, const attngen_source *schedule,
                                          const attngen_dim *dims, size_t ndims);
+/* Waits for what is compiled behind a program of a context with quick_start; returns at once for others.  From then on every launch of it, also into a graph that is captured, runs the
+ * same kernels, and attngen_compile of the same inputs gives the program that takes over.  A failure: there is none, and the program stays as
+ * it is.  Warnings of that compilation are given to `warn` of ctx here. */
+ATTNGEN_API attngen_status attngen_wait(attngen_context *ctx, const attngen_program *program);
+/* The last reference waits for a thread that compiles, and so does the end of the process. */
 ATTNGEN_API void attngen_program_free(attngen_program *program);
 
 /* A shipped spec or schedule by name ("causal", "mma_d128"); *out points to static text. */

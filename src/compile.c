@@ -109,10 +109,12 @@ static bool is_shipped(const attngen_source *s) {
     return false;
 }
 
-static attngen_source default_schedule(Diag *d, const Spec *spec, const Target *t, int64_t queries, int fallback, bool unstaged) {
-    const char *name = unstaged   ? ag_schedule_unstaged(spec, t)
-                       : fallback ? ag_schedule_fallback(spec, t, queries, fallback)
-                                  : ag_schedule_default(spec, t, queries);
+static attngen_source default_schedule(Compilation *c, const Spec *spec, const Target *t, int64_t queries, int fallback) {
+    Diag *d = &c->diag;
+    const char *name = c->unstaged ? ag_schedule_unstaged(spec, t)
+                       : c->quick  ? ag_schedule_quick(spec, t)
+                       : fallback  ? ag_schedule_fallback(spec, t, queries, fallback)
+                                   : ag_schedule_default(spec, t, queries);
     const Shipped *s = name ? find_schedule(name) : NULL;
     if (!s && name) ag_internal(d, "the default schedule `%s` is not among the shipped ones", name);
     if (!s && !name)
@@ -151,7 +153,7 @@ static void read_inputs(Compilation *c, const Request *r) {
         target = find_target(d, target->portable); /* wgmma has no such kernels, see ag_specialise */
     c->attention = attention = attention_of(c, r, spec);
     if (!r->schedule) {
-        shipped = default_schedule(d, attention, target, spec->queries ? spec->queries : -1, r->fallback, r->unstaged);
+        shipped = default_schedule(c, attention, target, spec->queries ? spec->queries : -1, r->fallback);
         schedule = &shipped;
         c->sched = ag_schedule_read(d, add_source(d, schedule));
         ag_stop_if_errors(d);
@@ -172,7 +174,7 @@ static Schedule *read_schedule(Diag *d, const attngen_source *text) { return ag_
 static Schedule *read_for(Compilation *c, const Spec *spec, int64_t queries) {
     Diag *d = &c->diag;
     attngen_source text = source_of(&d->file[2]);
-    if (c->chosen) text = default_schedule(d, spec, c->fn.target, queries, 0, c->unstaged);
+    if (c->chosen) text = default_schedule(c, spec, c->fn.target, queries, 0);
     Schedule *s = c->chosen ? read_schedule(d, &text) : ag_schedule_read(d, 2);
     ag_stop_if_errors(d);
     return s;
@@ -274,6 +276,7 @@ Compilation *ag_compile(const Request *r) {
     if (!c) return NULL;
     c->debug_hang = r->debug_hang;
     c->unstaged = r->unstaged;
+    c->quick = r->quick;
     c->diag.arena = ag_arena_new();
     if (c->diag.arena) {
         ag_arena_on_oom(c->diag.arena, &c->diag.jump);

@@ -80,6 +80,7 @@ typedef struct Compilation {
     bool chosen;                          /* none was given: it is the one that fits */
     int fallback;                         /* or that so many steps behind it, as it takes fewer registers */
     bool unstaged;                        /* of those without staging.elements */
+    bool quick;                           /* or of those that compile quickly */
     bool debug_hang;                      /* was asked for; whether it has an effect: fn.kernel->bounded */
 } Compilation;
 
@@ -96,6 +97,7 @@ typedef struct Request {
     bool mapped;       /* for tests: one for every mask of a spec without branches, whatever it saves */
     int fallback; /* without a schedule: that so many steps behind the one that fits, see ag_schedule_fallback; ATTNGEN_E_UNSUPPORTED: there is none */
     bool unstaged; /* of the shipped schedules none with staging.elements, and tiles in turn: nothing in the workspace */
+    bool quick;    /* of the shipped schedules those for a quick start, where there are such */
     int branches;  /* where the schedule says nothing: 1 + BranchOrder, 0: by rule */
 } Request;
 

@@ -14,6 +14,7 @@ typedef struct CUfunc_st *CuFunction;
 typedef struct CUstream_st *CuStream;
 
 enum { CU_ATTR_SM_COUNT = 16, CU_ATTR_MAJOR = 75, CU_ATTR_MINOR = 76, CU_ATTR_SHARED_OPTIN = 97, CU_FUNC_ATTR_DYNAMIC_SHARED = 8 };
+enum { CU_CAPTURE_RELAXED = 2 };
 enum {
     CU_TMAP_F16 = 6,
     CU_TMAP_BF16 = 9,
@@ -51,6 +52,7 @@ enum {
 
 /* Functions that only some programs need; NULL if the driver has none. */
 #define CUDA_OPTIONAL(F)                                                                                                                             \
+    F(thread_capture_mode, "cuThreadExchangeStreamCaptureMode", (int *mode))                                                                         \
     F(tensor_map, "cuTensorMapEncodeTiled",                                                                                                          \
       (void *map, int type, unsigned rank, void *address, const uint64_t *dim, const uint64_t *stride, const unsigned *box, const unsigned *step,    \
        int interleave, int swizzle, int promotion, int fill))

@@ -257,6 +257,11 @@ attngen_status ag_driver_load(Driver *d, int device, const void *image, size_t s
     return ATTNGEN_OK;
 }
 
+attngen_status ag_driver_load_beside_captures(Driver *d, Err *e) {
+    int mode = CU_CAPTURE_RELAXED, r = d->cu.thread_capture_mode ? d->cu.thread_capture_mode(&mode) : 0;
+    return r == 0 ? ATTNGEN_OK : cu_err(d, r, "cuThreadExchangeStreamCaptureMode", e);
+}
+
 void ag_driver_unload(Loaded *l) {
     for (int i = 0; l && i < l->nlibrary; i++) l->driver->cu.library_unload(l->library[i]);
     free(l);

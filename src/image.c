@@ -98,13 +98,12 @@ static void sort_by_length(Queue *q) {
 
 /* This thread works, too; where no other can be made it does all of it. */
 static void run(Queue *q) {
-    enum { STACK = 16 << 20 }; /* of a thread, as NVRTC recurs */
     pthread_t thread[META_KERNELS];
     pthread_attr_t attr;
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     int more = 0, most = (processors < q->n ? (int)processors : q->n) - 1;
     bool usual = pthread_attr_init(&attr) != 0;
-    if (!usual) pthread_attr_setstacksize(&attr, STACK);
+    if (!usual) pthread_attr_setstacksize(&attr, COMPILER_STACK);
     while (more < most && pthread_create(&thread[more], usual ? NULL : &attr, work, q) == 0) more++;
     work(q);
     for (int i = 0; i < more; i++) pthread_join(thread[i], NULL);

@@ -360,6 +360,7 @@ typedef struct Schedule {
         unsigned dtypes;     /* bit per DType, 0: any */
         bool masked;         /* specs with a mask only */
         bool branches;       /* specs whose branches are one kernel only */
+        bool quick_start;    /* until the kernel under the one that fits best is compiled, see attngen_options.quick_start */
         bool elements;       /* specs that read elements (ag_reads_elements) only */
         bool staged;         /* of these, specs whose elements come in tiles (ag_elements_in_tiles) */
         int64_t max_queries; /* launches with up to so many only, 0: any */
@@ -403,6 +404,8 @@ const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queri
 /* The n-th, from 1 on, of those with more registers for the score where the kernel spills under that one; NULL: there are fewer. */
 const char *ag_schedule_fallback(const Spec *spec, const Target *t, int64_t queries, int n);
 const char *ag_schedule_unstaged(const Spec *spec, const Target *t); /* the one that reads elements one by one */
+const char *ag_schedule_quick(const Spec *spec,
+                              const Target *t); /* the one for a quick start, or, where there is none for the spec, that of ag_schedule_default */
 
 /* ---- shipped.c: specs/, schedules/ and templates/, embedded at build time */
 typedef struct Shipped {

@@ -123,6 +123,7 @@ extern const char *const ag_nvrtc_options[];
 attngen_status ag_nvrtc_open(Nvrtc **out, const char *path, Err *e);
 void ag_nvrtc_close(Nvrtc *n);
 void ag_nvrtc_version(const Nvrtc *n, int *major, int *minor);
+enum { COMPILER_STACK = 16 << 20 }; /* bytes, of a thread that compiles, as NVRTC recurs */
 typedef struct Compiled {
     void *image; /* malloc'ed */
     size_t size;
@@ -195,6 +196,8 @@ typedef struct Loaded Loaded; /* a cubin loaded with cuLibraryLoadData: valid in
 /* m must outlive *out.  Loads the kernels into the current context (the primary one of `device` if none is current), so that the first launch
  * there may be captured into a graph; on another device the first launch does that.  ATTNGEN_E_UNSUPPORTED: the device cannot run m->arch. */
 attngen_status ag_driver_load(Driver *d, int device, const void *image, size_t size, const ProgramMeta *m, Loaded **out, Err *e);
+/* From now on this thread may load while others capture graphs; in the mode that it begins with, loading would spoil what they capture. */
+attngen_status ag_driver_load_beside_captures(Driver *d, Err *e);
 void ag_driver_unload(Loaded *l);
 Driver *ag_loaded_driver(const Loaded *l); /* which has loaded it */
 /* Enqueues kernel `index` in the current context, or in the primary one of `device` if none is current; params: its argument struct of param_bytes.

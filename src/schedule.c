@@ -149,6 +149,12 @@ static void read_branches(Reading *r, const Doc *x) {
         ag_error(r->d, x->span,
                  "default_for.branches: false has no effect, since only a schedule with true is kept for branches that are one kernel: leave it out");
 }
+static void read_quick(Reading *r, const Doc *x) {
+    bool *quick = &r->s->default_for.quick_start;
+    if (ag_doc_bool(r->d, x, "default_for.quick_start", quick) && !*quick)
+        ag_error(r->d, x->span,
+                 "default_for.quick_start: false has no effect, since only a schedule with true is kept for a quick start: leave it out");
+}
 static void read_queries(Reading *r, const Doc *x) { ag_doc_int(r->d, x, "default_for.queries.max", 1, MAX_QUERIES, &r->s->default_for.max_queries); }
 
 enum { MAX_LOADS = 64 };
@@ -186,6 +192,7 @@ static const struct {
     {"default_for.elements", read_elements},
     {"default_for.staged", read_staged},
     {"default_for.branches", read_branches},
+    {"default_for.quick_start", read_quick},
     {"default_for.queries.max", read_queries},
     {"default_for.loads.max", read_loads},
     {"grid.order", read_order},

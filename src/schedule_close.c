@@ -588,7 +588,7 @@ typedef struct Choice {
     uint32_t arch_mask;
     int head_dim_min, head_dim_max;
     unsigned dtypes; /* as in Schedule.default_for */
-    bool masked, elements, staged, branches;
+    bool masked, elements, staged, branches, quick_start;
     int64_t max_queries, max_loads;
 } Choice;
 enum { MAX_SHIPPED = 64 };
@@ -609,6 +609,7 @@ static Choice choice_in(Diag *d, const Shipped *shipped) {
                     .elements = s->default_for.elements,
                     .staged = s->default_for.staged,
                     .branches = s->default_for.branches,
+                    .quick_start = s->default_for.quick_start,
                     .max_queries = s->default_for.max_queries,
                     .max_loads = s->default_for.max_loads};
 }
@@ -645,16 +646,20 @@ static bool is_for(const Choice *c, const Spec *spec, const Target *t, int64_t q
     return fits && wanted && (!c->max_queries || (queries >= 0 && queries <= c->max_queries));
 }
 
-/* The first of those that are kept for specs that read elements, or for branches that are one kernel, or for neither. */
-static const char *first_for(const Spec *spec, const Target *t, int64_t queries, bool elements, bool branches, bool staged) {
+/* What those are kept for among which one is chosen: the first of the list that there is one for. */
+typedef enum Kept { KEPT_BRANCHES, KEPT_ELEMENTS, KEPT_QUICK_START, KEPT_NOTHING } Kept;
+static Kept kept_for(const Choice *c) {
+    return c->branches ? KEPT_BRANCHES : c->elements ? KEPT_ELEMENTS : c->quick_start ? KEPT_QUICK_START : KEPT_NOTHING;
+}
+
+static const char *first_for(const Spec *spec, const Target *t, int64_t queries, Kept kept, bool staged) {
     const Shipped *shipped;
     const char *best = NULL;
     int64_t fewest = INT64_MAX; /* that best is for; INT64_MAX: any number */
     for (size_t i = 0; (shipped = ag_shipped_schedule(i)); i++) {
         Choice c = choice_at(i, shipped);
         int64_t max = c.max_queries ? c.max_queries : INT64_MAX;
-        if (c.elements != elements || c.branches != branches || (c.staged && !staged) || !is_for(&c, spec, t, queries) || (best && max >= fewest))
-            continue;
+        if (kept_for(&c) != kept || (c.staged && !staged) || !is_for(&c, spec, t, queries) || (best && max >= fewest)) continue;
         best = shipped->name;
         fewest = max;
     }
@@ -665,7 +670,7 @@ static const char *first_for(const Spec *spec, const Target *t, int64_t queries,
 const char *ag_schedule_fallback(const Spec *spec, const Target *t, int64_t queries, int n) {
     const char *first = ag_schedule_default(spec, t, queries);
     const Shipped *shipped;
-    bool behind = !first || !ag_reads_elements(spec) || first == first_for(spec, t, queries, false, false, true);
+    bool behind = !first || !ag_reads_elements(spec) || first == first_for(spec, t, queries, KEPT_NOTHING, true);
     for (size_t i = 0; first && (shipped = ag_shipped_schedule(i)); i++) {
         Choice c = choice_at(i, shipped);
         c.max_loads = 0; /* that is about speed */
@@ -675,11 +680,13 @@ const char *ag_schedule_fallback(const Spec *spec, const Target *t, int64_t quer
     return NULL;
 }
 
-static const char *choose(const Spec *spec, const Target *t, int64_t queries, bool staged) {
-    const char *name = spec->joined ? first_for(spec, t, queries, false, true, staged) : NULL;
-    if (!name && (ag_reads_elements(spec) || spec->weigh || spec->joined)) name = first_for(spec, t, queries, true, false, staged);
-    return name ? name : first_for(spec, t, queries, false, false, staged);
+static const char *choose(const Spec *spec, const Target *t, int64_t queries, bool staged, bool quick) {
+    const char *name = spec->joined ? first_for(spec, t, queries, KEPT_BRANCHES, staged) : NULL;
+    if (!name && (ag_reads_elements(spec) || spec->weigh || spec->joined)) name = first_for(spec, t, queries, KEPT_ELEMENTS, staged);
+    if (!name && quick) name = first_for(spec, t, queries, KEPT_QUICK_START, staged);
+    return name ? name : first_for(spec, t, queries, KEPT_NOTHING, staged);
 }
 
-const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries) { return choose(spec, t, queries, true); }
-const char *ag_schedule_unstaged(const Spec *spec, const Target *t) { return choose(spec, t, -1, false); }
+const char *ag_schedule_default(const Spec *spec, const Target *t, int64_t queries) { return choose(spec, t, queries, true, false); }
+const char *ag_schedule_unstaged(const Spec *spec, const Target *t) { return choose(spec, t, -1, false, false); }
+const char *ag_schedule_quick(const Spec *spec, const Target *t) { return choose(spec, t, -1, true, true); }

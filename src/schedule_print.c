@@ -80,7 +80,7 @@ static void put_default_for(Buf *out, const Schedule *s) {
     static const DType type[] = {DT_F16, DT_BF16};
     const char *comma = "";
     if (!s->default_for.dtypes && !s->default_for.masked && !s->default_for.elements && !s->default_for.staged && !s->default_for.branches &&
-        !s->default_for.max_queries && !s->default_for.max_loads)
+        !s->default_for.quick_start && !s->default_for.max_queries && !s->default_for.max_loads)
         return;
     ag_put(out, "default_for:\n");
     if (s->default_for.dtypes) ag_put(out, "  dtype: [");
@@ -94,6 +94,7 @@ static void put_default_for(Buf *out, const Schedule *s) {
     if (s->default_for.elements) ag_put(out, "  elements: true\n");
     if (s->default_for.staged) ag_put(out, "  staged: true\n");
     if (s->default_for.branches) ag_put(out, "  branches: true\n");
+    if (s->default_for.quick_start) ag_put(out, "  quick_start: true\n");
     if (s->default_for.max_loads) ag_put(out, "  loads: {max: %lld}\n", (long long)s->default_for.max_loads);
     if (s->default_for.max_queries) ag_put(out, "  queries: {max: %lld}\n", (long long)s->default_for.max_queries);
 }

@@ -17,7 +17,8 @@ call, BlockMask made before.  The first of these also starts PyTorch's compiler.
 is left out, with its reason.  The summary has geometric mean and minimum over FlexAttention and over torch.compile.
 
 --first measures that time alone, each case and contender in processes of their own with empty caches on disk: forked from one that has imported torch and nothing else has been done in.
-The CUDA context, the tensors and the BlockMask are made before the clock starts; PyTorch's compiler starts behind it.  Medians; of attngen also the part until the program is compiled.
+The CUDA context, the tensors and the BlockMask are made before the clock starts; PyTorch's compiler starts behind it.  Medians; of attngen also with quick_start, and with that the time
+until the kernel that fits best has taken over.
 --at-once: how many processes of a peer run side by side, which attngen's never do.  Of cases with the same spec the first stands for all."""
 
 import gpu_variants  # before torch: it points the caches of PyTorch's compilers to a folder of its own
@@ -86,7 +87,7 @@ class Case:
 class Attngen:
     name = "attngen"
 
-    def __init__(self, case, tensors, inputs, args):
+    def __init__(self, case, tensors, inputs, args, quick_start=False):
         self.tensors, self.given = tensors, {**case.params, **inputs}
         cache = pathlib.Path(gpu_variants.CACHES.name) / case.name.replace(" ", "_").replace("/", "_")
         self.o = torch.empty(case.B, case.S, case.Hq, case.width(), device="cuda", dtype=torch.bfloat16).transpose(1, 2)
@@ -96,12 +97,14 @@ class Attngen:
         def first():
             nonlocal start
             start = time.perf_counter()
-            self.program = attngen.Context(arch=args.arch, cache_dir=str(cache)).compile(case.spec, D=case.D, Dv=case.width(), **case.bound)
-            self.compile_s = time.perf_counter() - start
+            context = attngen.Context(arch=args.arch, cache_dir=str(cache), quick_start=quick_start)
+            self.program = context.compile(case.spec, D=case.D, Dv=case.width(), **case.bound)
             self.space = workspace(self.program, *tensors, **self.given)
             return self.call()
 
         _, self.first_s = gpu_variants.timed(first)
+        self.program.wait()
+        self.settled_s = time.perf_counter() - start
 
     def call(self):
         self.program(*self.tensors, o=self.o, **self.space, **self.given)
@@ -284,8 +287,8 @@ def one_case(case, args):
 # ---- the first result, in processes of their own
 
 
-def start_first(case, ours, args):
-    """A child process that measures one first result; its pid, and the pipe that its figures come by."""
+def start_first(case, contender, args):
+    """A child process that measures one first result of attngen, "quick start" or the peer (None); its pid, and the pipe that its figures come by."""
     out, into = os.pipe()
     pid = os.fork()
     if pid:
@@ -300,10 +303,10 @@ def start_first(case, ours, args):
         torch.zeros(1, device="cuda")
         tensors = [rows(case.B, case.Hq, case.S, case.D), rows(case.B, case.Hkv, case.S, case.D), rows(case.B, case.Hkv, case.S, case.width())]
         inputs = case.inputs(case)
-        made = Attngen(case, tensors, inputs, args) if ours else case.peer(case, tensors, inputs)
+        made = Attngen(case, tensors, inputs, args, contender == "quick start") if contender else case.peer(case, tensors, inputs)
         found = {"name": made.name, "first_s": made.first_s}
-        if ours:
-            found |= {"compile_s": made.compile_s, "schedule": made.program.info.schedule.decode()}
+        if contender:
+            found |= {"settled_s": made.settled_s, "schedule": made.program.info.schedule.decode()}
         os.write(into, json.dumps(found).encode())
         status = 0
     except BaseException:
@@ -326,39 +329,41 @@ def peer_results(case, args):
     found = []
     while len(found) < args.repeats:
         n = min(args.at_once, args.repeats - len(found))
-        found += [finish_first(child) for child in [start_first(case, False, args) for _ in range(n)]]
+        found += [finish_first(child) for child in [start_first(case, None, args) for _ in range(n)]]
     return found
 
 
-def first_results(case, ours, args):
+def first_results(case, ours, quick, args):
     theirs = peer_results(case, args)
-    if None in ours or None in theirs:
+    if None in ours + quick + theirs:
         return {"name": case.name, "left_out": "a process failed"}
     middle = lambda runs, key: statistics.median(run[key] for run in runs)
     return {
         "name": case.name,
-        "schedule": ours[0]["schedule"],
+        "schedules": [ours[0]["schedule"], quick[0]["schedule"]],
         "peer": theirs[0]["name"],
-        "first_s": {"attngen": middle(ours, "first_s"), theirs[0]["name"]: middle(theirs, "first_s")},
-        "compile_s": middle(ours, "compile_s"),
-        "runs": {"attngen": ours, theirs[0]["name"]: theirs},
+        "first_s": {"attngen": middle(ours, "first_s"), "quick start": middle(quick, "first_s"), theirs[0]["name"]: middle(theirs, "first_s")},
+        "settled_s": middle(quick, "settled_s"),
+        "runs": {"attngen": ours, "quick start": quick, theirs[0]["name"]: theirs},
     }
 
 
 def first_line(row):
     if "left_out" in row:
         return f"{row['name']:24} left out: {row['left_out']}"
-    mine, theirs = row["first_s"]["attngen"], row["first_s"][row["peer"]]
-    return f"{row['name']:24} {mine:9.2f} {row['compile_s']:9.2f} {row['peer']:13} {theirs:7.2f} {theirs / mine:6.1f}  {row['schedule']}"
+    mine, quick, theirs = (row["first_s"][name] for name in ("attngen", "quick start", row["peer"]))
+    times = f"{mine:9.2f} {quick:9.2f} {row['settled_s']:9.2f} {row['peer']:13} {theirs:7.2f} {theirs / mine:6.1f} {theirs / quick:6.1f}"
+    return f"{row['name']:24} {times}  {', '.join(row['schedules'])}"
 
 
 def measure_first(args):
     cases = [case for i, case in enumerate(CASES) if args.only in case.name and not any(case.spec == other.spec for other in CASES[:i])]
-    ours = [[finish_first(start_first(case, True, args)) for _ in range(args.repeats)] for case in cases]
+    runs = lambda case, contender: [finish_first(start_first(case, contender, args)) for _ in range(args.repeats)]
+    ours = [(runs(case, "attngen"), runs(case, "quick start")) for case in cases]
     found = []
-    print(f"{'case':24} {'attngen s':>9} {'compiled':>9} {'peer':13} {'s':>7} {'ratio':>6}  schedule")
+    print(f"{'case':24} {'attngen s':>9} {'quick s':>9} {'settled s':>9} {'peer':13} {'s':>7} {'ratio':>6} {'quick':>6}  schedules")
     for case, own in zip(cases, ours):
-        found.append(first_results(case, own, args))
+        found.append(first_results(case, *own, args))
         print(first_line(found[-1]), flush=True)
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps({"torch": torch.__version__, "first": found}) + "\n")

@@ -90,7 +90,7 @@ static Args contiguous(int64_t D) {
 }
 static inline Sizes usual(int64_t D) { return sizes(2, 4, 2, 8, 16, 8, D); }
 
-static BoundArgs bound;
+static BoundArgs bound __attribute__((unused)); /* not every test binds */
 static Err err;
 
 /* ---- a false driver: two devices, calls written down */

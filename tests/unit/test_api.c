@@ -131,7 +131,7 @@ static void refuse_options(const attngen_options *o, const char *message) {
 
 static void test_create_refuses(void **state) {
     (void)state;
-    refuse_options(&(attngen_options){.version = 7}, "options.version is 7, this library knows 2");
+    refuse_options(&(attngen_options){.version = 7}, "options.version is 7, this library knows 3");
     refuse_options(&(attngen_options){.version = 1, .device = -1}, "options.device is -1");
     refuse_options(&(attngen_options){.version = 1, .arch = "sm90"}, "unknown architecture `sm90` (did you mean `sm_90`?)");
     refuse_options(&(attngen_options){.version = 1, .arch = "turing"}, "unknown architecture `turing`");

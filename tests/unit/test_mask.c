@@ -172,7 +172,6 @@ static void test_positions(void **state) {
 
 static int start(void **state) {
     launches[0] = launches[1] = 0;
-    memset(&bound, 0, sizeof bound);
     return reset_fake(state) || make_root(state);
 }
 

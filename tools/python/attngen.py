@@ -42,7 +42,7 @@ class Error(RuntimeError):
 
 
 class _Options(Structure):
-    _fields_ = [("version", c_uint32), ("arch", c_char_p), ("device", c_int), ("cache_dir", c_char_p), ("nvrtc", c_char_p), ("warn", c_void_p), ("payload", c_void_p), ("debug_hang", c_int)]
+    _fields_ = [("version", c_uint32), ("arch", c_char_p), ("device", c_int), ("cache_dir", c_char_p), ("nvrtc", c_char_p), ("warn", c_void_p), ("payload", c_void_p), ("debug_hang", c_int), ("quick_start", c_int)]
 
 
 class _Source(Structure):
@@ -83,6 +83,7 @@ _FUNCTIONS = {
     "attngen_arch": (c_char_p, [c_void_p]),
     "attngen_compile": (c_int, [c_void_p, POINTER(c_void_p), POINTER(_Source), POINTER(_Source), POINTER(_Dim), c_size_t]),
     "attngen_lower": (c_int, [c_void_p, POINTER(c_void_p), POINTER(_Source), POINTER(_Source), POINTER(_Dim), c_size_t]),
+    "attngen_wait": (c_int, [c_void_p, c_void_p]),
     "attngen_program_free": (None, [c_void_p]),
     "attngen_program_info": (c_int, [c_void_p, POINTER(_Info)]),
     "attngen_shipped_spec": (c_int, [POINTER(_Source), c_char_p]),
@@ -142,11 +143,13 @@ def _source(given, shipped):
 
 class Context:
     """A target (the GPU `device`, or an architecture by name), the kernel cache and the last diagnostic.  To be used by one thread at a time.
-    debug_hang: its kernels, where they wait on mbarriers, fail with a line that names the wait instead of hanging (docs/schedule.md); slower."""
+    debug_hang: its kernels, where they wait on mbarriers, fail with a line that names the wait instead of hanging (docs/schedule.md); slower.
+    quick_start: a program that is not on disk comes sooner, under a schedule that compiles in half the time; the one that fits best is compiled beside, and takes
+    over when it is there, see Program.wait."""
 
-    def __init__(self, arch=None, device=0, cache_dir=None, nvrtc=None, debug_hang=False):
+    def __init__(self, arch=None, device=0, cache_dir=None, nvrtc=None, debug_hang=False, quick_start=False):
         encode = lambda x: None if x is None else os.fspath(x).encode()
-        options = _Options(2, encode(arch), device, encode(cache_dir), encode(nvrtc), None, None, debug_hang)
+        options = _Options(3, encode(arch), device, encode(cache_dir), encode(nvrtc), None, None, debug_hang, quick_start)
         self._handle, self.device = c_void_p(), device
         _check(_lib.attngen_create(byref(self._handle), byref(options)), None)
 
@@ -198,6 +201,10 @@ class Program:
         _check(_lib.attngen_emit(self._ctx._handle, self._handle, ARTEFACTS[what], after.encode() if after else None, sink, None), self._ctx._handle)
         data = b"".join(pieces)
         return data if what == "cubin" else data.decode()
+
+    def wait(self):
+        """Of a Context with quick_start: waits until every launch, also one that is captured into a graph, runs the kernel that fits best."""
+        _check(_lib.attngen_wait(self._ctx._handle, self._handle), self._ctx._handle)
 
     def _lookup(self, tensors, offset, scalars):
         """What _bind gives for these shapes and strides, made once."""
