@@ -543,8 +543,15 @@ static attngen_program *program_of(Compilation *c) {
 
 /* The program of the same inputs under fallback number n of their schedule, from 1 on, with its image; NULL: it cannot be had.  *end: there are no further ones. */
 static attngen_program *fallback(attngen_context *ctx, const Inputs *in, const Target *t, int n, bool *end) {
-    const Request r = {
-        .spec = in->spec, .arch = t->name, .dims = in->dims, .ndims = in->ndims, .alone = ctx->alone, .fallback = n, .unstaged = ctx->unstaged};
+    const Request r = {.spec = in->spec,
+                       .arch = t->name,
+                       .dims = in->dims,
+                       .ndims = in->ndims,
+                       .debug_hang = ctx->debug_hang,
+                       .alone = ctx->alone,
+                       .fallback = n,
+                       .unstaged = ctx->unstaged,
+                       .branches = ctx->branches};
     attngen_program *p = program_of(ag_compile(&r));
     *end = !p;
     if (!p || get_image(ctx, p) == ATTNGEN_OK) return p;
@@ -556,7 +563,7 @@ static attngen_program *fallback(attngen_context *ctx, const Inputs *in, const T
  * target is none of them: without spills it is slower than one of wgmma with them, docs/performance.md.) */
 static attngen_program *without_spills(attngen_context *ctx, const Inputs *in, attngen_program *best) {
     const Target *t = best->lowered->fn.target;
-    bool end = !best->lowered->chosen || best->lowered->fn.spec->nbranch > 0;
+    bool end = !best->lowered->chosen;
     for (int n = 1; !end && spills(best); n++) {
         attngen_program *p = fallback(ctx, in, t, n, &end), *worse = p;
         if (p && p->spill_bytes < best->spill_bytes) worse = best, best = p;

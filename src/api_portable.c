@@ -20,7 +20,7 @@ static attngen_status make(attngen_program **out, const attngen_program *p, Comp
     attngen_status s = ag_context_private(&ctx, arch, &p->origin, e);
     if (s != ATTNGEN_OK) return s;
     ctx->branches = 1 + (p->lowered->attention->joined ? BRANCHES_FUSED : BRANCHES_APART);
-    ctx->alone = p->lowered->fn.spec->nbranch == 0;
+    ctx->alone = true;
     ctx->unstaged = which == COMPANION_UNSTAGED;
     s = (p->image ? attngen_compile : attngen_lower)(ctx, out, &spec, NULL, c->dims, c->ndims);
     if (s != ATTNGEN_OK) ag_err(e, s, "%s", attngen_errmsg(ctx));

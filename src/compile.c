@@ -174,7 +174,9 @@ static Schedule *read_schedule(Diag *d, const attngen_source *text) { return ag_
 static Schedule *read_for(Compilation *c, const Spec *spec, int64_t queries) {
     Diag *d = &c->diag;
     attngen_source text = source_of(&d->file[2]);
-    if (c->chosen) text = default_schedule(c, spec, c->fn.target, queries, 0);
+    int fallback =
+        c->fallback && ag_schedule_fallback(spec, c->fn.target, queries, c->fallback) ? c->fallback : 0; /* of branches not every one may have it */
+    if (c->chosen) text = default_schedule(c, spec, c->fn.target, queries, fallback);
     Schedule *s = c->chosen ? read_schedule(d, &text) : ag_schedule_read(d, 2);
     ag_stop_if_errors(d);
     return s;
@@ -220,15 +222,7 @@ static void compile_plain(Compilation *c, const Request *r) {
     fn->classified = !r->alone;
     fn->mapped = r->mapped;
     if (!(r->after && strcmp(r->after, "lower") == 0)) ag_run_passes(fn, r);
-    if (fn->facts & FACT_PLACED && fn->kernel->tiles) {
-        Fn part = *fn;
-        part.math = NULL;
-        part.kernel = ag_build_classify(fn);
-        Kernel *const both[] = {part.kernel, fn->kernel};
-        for (int i = 0; i < LEN(both); i++)
-            both[i]->tensor[both[i]->tiles].program = ag_program_tiles(whole); /* `dot` terms have buffers before it */
-        c->part[c->npart++] = part;
-    }
+    ag_add_map(c, fn, ag_program_tiles(whole, 0));
     c->part[c->npart++] = *fn;
     fn->spec = whole;
 }

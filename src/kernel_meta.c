@@ -145,14 +145,15 @@ static void set_inversion(ProgramMeta *m, Arena *a, const Spec *spec, int branch
 }
 
 /* The map of key tiles that kernel k makes. */
-static void set_tiles(ProgramMeta *m, const Spec *spec, const Kernel *k) {
-    TensorMeta *t = &m->tensor[ag_program_tiles(spec)];
+static void set_tiles(ProgramMeta *m, const Kernel *k) {
+    int number = k->tensor[k->tiles].program;
+    TensorMeta *t = &m->tensor[number];
     Formula all = {{0}};
     formula(k, k->tensor[k->tiles].extent[0], &all, 0);
     set_tensor(t, STR("tiles"), DT_I32, 1);
     t->dim[0] = derived(m, &all);
     t->buffer = 1;
-    m->ntensor = (uint32_t)ag_program_tiles(spec) + 1;
+    if (number >= (int)m->ntensor) m->ntensor = (uint32_t)number + 1;
 }
 
 static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kernel *const *kernel, int n) {
@@ -173,10 +174,7 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kerne
         set_constant(rows, 3, spec->D + ag_dot_channels(spec));
         rows->buffer = 1;
     }
-    for (int i = 0; i < n; i++)
-        if (kernel[i]->kind == KERNEL_CLASSIFY) set_tiles(m, spec, kernel[i]);
-    if (!spec->nbranch) return;
-    for (int i = 0; i < spec->nderive; i++) set_derive(m, &m->tensor[ag_program_derive(spec, i)], spec, &spec->derive[i]);
+    for (int i = 0; spec->nbranch && i < spec->nderive; i++) set_derive(m, &m->tensor[ag_program_derive(spec, i)], spec, &spec->derive[i]);
     for (int i = 0; i < spec->nbranch; i++) {
         if (i > 0) {
             m->tensor[ag_program_result(spec, i)] = m->tensor[TEN_O];
@@ -190,7 +188,9 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kerne
         set_name(mean->name, ag_fmt(k->arena, "mean weight of %.*s", STRF(spec->branch[i].name)));
         set_inversion(m, k->arena, spec, i, chunk_of(kernel, n, spec, i));
     }
-    for (uint32_t i = (uint32_t)ag_program_input(spec->ninput); i < m->ntensor; i++) m->tensor[i].buffer = 1;
+    for (int i = 0; i < n; i++)
+        if (kernel[i]->kind == KERNEL_CLASSIFY) set_tiles(m, kernel[i]);
+    for (uint32_t i = (uint32_t)ag_program_input(spec->ninput); spec->nbranch && i < m->ntensor; i++) m->tensor[i].buffer = 1;
 }
 
 /* What no kernel takes is no argument, or has no room in the workspace. */

@@ -97,6 +97,32 @@ static void lower_and_run(Fn *fn, const Request *r) {
     if (!r->after || strcmp(r->after, "lower") != 0) ag_run_passes(fn, r);
 }
 
+/* Have the two, both with a map, the same? */
+static bool same_map(const Fn *a, const Fn *b) {
+    static const FieldId of_tile[] = {F_TILE_M, F_TILE_N, F_PACK_GQA};
+    const Fn *const both[] = {a, b};
+    Nodes p;
+    Ref mask[2];
+    for (int i = 0; i < LEN(of_tile); i++)
+        if (a->sched->f[of_tile[i]].v != b->sched->f[of_tile[i]].v) return false;
+    ag_nodes_init(&p, a->d->arena); /* where the same expressions are one node */
+    for (int i = 0; i < 2; i++) mask[i] = ag_node_rebuild(&p, &both[i]->math->nodes, both[i]->math->range.mask, NULL, NULL);
+    return mask[0] == mask[1];
+}
+
+void ag_add_map(Compilation *c, Fn *fn, int number) {
+    if (!(fn->facts & FACT_PLACED) || !fn->kernel->tiles) return;
+    for (int i = 0; i < c->npart; i++) {
+        const Fn *other = &c->part[i];
+        if (other->kernel->kind != KERNEL_ATTEND || !other->kernel->tiles || !same_map(other, fn)) continue;
+        fn->kernel->tensor[fn->kernel->tiles].program = other->kernel->tensor[other->kernel->tiles].program;
+        return;
+    }
+    Kernel *map = ag_build_classify(fn);
+    fn->kernel->tensor[fn->kernel->tiles].program = map->tensor[map->tiles].program = number;
+    add_built(c, map);
+}
+
 /* The forced blocks of a branch over lists, its result for now. */
 static void attend_forced(Compilation *c, const Request *r, int branch) {
     const Spec *whole = c->fn.spec;
@@ -129,6 +155,7 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
              .program = whole,
              .number = branch,
              .gather = gather,
+             .classified = !r->alone && !listed && b->keys.kind != FROM_DERIVE,
              .fused = fused && !gather,
              .no_lse = (fused || b->apart) && !gather && !is_selected_from(whole, branch) && !ag_has_lse(whole),
              .united = !listed || gather                        ? 0
@@ -141,6 +168,7 @@ static void attend(Compilation *c, const Request *r, int branch, bool fused) {
     lower_and_run(&fn, r);
     if (fn.kernel) set_tensors(whole, branch, fn.kernel, gather);
     if (fn.kernel && fn.fused) fn.kernel->tensor[TEN_O].program = TEN_O;
+    ag_add_map(c, &fn, ag_program_tiles(whole, branch));
     if (!c->fn.math) c->fn.math = fn.math, c->fn.kernel = fn.kernel;
     add_part(c, fn);
     if (gather && !r->after) add_built(c, ag_build_merge(&c->fn, branch, fused));
@@ -154,9 +182,11 @@ static void attend_joined(Compilation *c, const Request *r) {
              .target = c->fn.target,
              .sched = c->sched,
              .program = whole,
+             .classified = !r->alone,
              .fused = true,
              .no_lse = true};
     lower_and_run(&fn, r);
+    ag_add_map(c, &fn, ag_program_tiles(whole, 0));
     for (int i = TEN_LSE; fn.kernel && i < TEN_COUNT; i++) fn.kernel->tensor[i].program = -1;
     c->fn.math = fn.math, c->fn.kernel = fn.kernel;
     add_part(c, fn);

@@ -2,6 +2,7 @@
  *
  *   rows      q or k as the prologue makes them                             -> buffer, which stands for it in all that follows
  *   pool      a derived tensor: means of rows of k, v or an input           -> buffer
+ *   tiles     the map of key tiles of a branch without lists, where its mask wants one (tile_classify.c); branches with the same mask share it   -> buffer
  *   attend    a branch by itself: keys and values of its own, or a pool's   -> its result, and its LSE if a select ranks by it
  *   select    the block lists of a select, from importance never stored     -> buffer
  *   attend    a branch over listed blocks
@@ -20,7 +21,7 @@ static inline int ag_program_input(int input) { return TEN_COUNT + input; }
 static inline int ag_program_derive(const Spec *s, int derive) { return ag_program_input(s->ninput) + derive; }
 static inline int ag_program_result(const Spec *s, int branch) { return branch ? ag_program_derive(s, s->nderive) + branch - 1 : TEN_O; }
 static inline int ag_program_lse(const Spec *s, int branch) { return ag_program_derive(s, s->nderive) + s->nbranch - 1 + branch; }
-/* Of a branch that is visited block by block: its inverted lists, and results and LSEs of their entries. */
+/* Of a branch that is visited block by block (of another without lists the first is its map of key tiles): its inverted lists, and results and LSEs of their entries. */
 static inline int ag_program_chunks(const Spec *s, int branch) { return ag_program_lse(s, s->nbranch) + branch; }
 static inline int ag_program_first(const Spec *s, int branch) { return ag_program_chunks(s, s->nbranch) + branch; }
 static inline int ag_program_entry(const Spec *s, int branch) { return ag_program_first(s, s->nbranch) + branch; }
@@ -37,14 +38,17 @@ static inline int ag_program_count(const Spec *s) { return ag_program_rows(s, RO
 static inline int ag_program_source(const Spec *s, RowsOf rows) {
     return ag_makes_rows(s, rows == ROWS_K) ? ag_program_rows(s, rows) : rows == ROWS_K ? TEN_K : TEN_Q;
 }
-/* Of a spec without branches, behind all others: the map of key tiles. */
-static inline int ag_program_tiles(const Spec *s) { return ag_program_count(s); }
+/* The map of key tiles: behind all others, or with branches where one without lists has no use for another number (of branches that are one kernel: the first). */
+static inline int ag_program_tiles(const Spec *s, int branch) { return s->nbranch ? ag_program_chunks(s, branch) : ag_program_count(s); }
 
 /* A branch as a plain spec: its score and mask, the name "spec_branch", no branches. */
 Spec *ag_branch_spec(Arena *a, const Spec *spec, int branch);
 
 /* spec_forced.c: the branch over the blocks that its selection always has, by a mask; its spec's name ends with "_forced".  Of a branch with ag_can_part. */
 Branch *ag_forced_branch(Arena *a, const Spec *spec, int branch);
+
+/* Adds the kernel before that of fn that makes its map of key tiles, as tensor `number` of the program; or none where an attention before has the same map, which is then shared. */
+void ag_add_map(Compilation *c, Fn *fn, int number);
 
 /* ---- schedules of branches over listed blocks: small tiles of mma.sync, whatever the other branches have */
 Schedule *ag_listed_schedule(const Fn *fn, const Branch *b); /* tile_list.c: a tile has the queries of one list, or fn->united neighbouring ones */

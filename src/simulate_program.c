@@ -11,7 +11,7 @@ static int64_t extent(const ProgramMeta *m, const int64_t *size, const TensorMet
 
 static DType type_of(const Spec *s, int tensor) {
     int derive = tensor - ag_program_derive(s, 0);
-    if (!s->nbranch && tensor == ag_program_tiles(s)) return DT_I32;
+    if (!s->nbranch && tensor == ag_program_tiles(s, 0)) return DT_I32;
     if (tensor >= ag_program_rows(s, ROWS_Q)) return s->dtype;
     if (tensor >= ag_program_part_lse(s, 0)) return DT_F32; /* and mean weights */
     if (tensor >= ag_program_part(s, 0)) return s->dtype;

@@ -23,7 +23,7 @@ bool ag_is_classified(const Fn *fn) {
     const Math *m = fn->math;
     Ref mask = m->range.mask;
     bool packed = fn->sched->f[F_PACK_GQA].v, found = false;
-    if (fn->program || !mask || m->range.never_needed || (packed && axes_of(m) >> AX_H & 1)) return false;
+    if (!mask || m->range.never_needed || (packed && axes_of(m) >> AX_H & 1)) return false;
     bool *live = NEWN(m->nodes.arena, bool, (size_t)mask + 1);
     live[mask] = true;
     for (Ref r = mask; r > 0 && !found; r--) { /* operands have smaller indices */
@@ -59,7 +59,7 @@ static Ref rows(Kernel *k, const Fn *fn) {
 }
 
 void ag_tile_map(Kernel *k, const Fn *fn) {
-    KernelTensor t = {.name = "tiles", .type = DT_I32, .rank = 1, .used = true, .flat = true, .program = ag_program_tiles(fn->spec)};
+    KernelTensor t = {.name = "tiles", .type = DT_I32, .rank = 1, .used = true, .flat = true, .program = -1 /* see ag_add_map */};
     t.extent[0] = op(k, OP_MUL, rows(k, fn), room(k, fn));
     k->tiles = ag_kernel_tensor(k, t);
 }

@@ -99,7 +99,7 @@ static void run(const Compilation *c, const Case *shape, Content content, bool b
     fill(&d, c->fn.spec, content);
     ag_check_poison(&d, c->fn.spec);
     if (!ag_simulate_program(c, &d.call, &buffers, &message)) fail_msg("%s: %s", c->diag.file[1].text.s, message.s);
-    check_map(c, &d.call, &buffers.tensor[ag_program_tiles(c->fn.spec)], by_batch, by_head);
+    check_map(c, &d.call, &buffers.tensor[ag_program_tiles(c->fn.spec, 0)], by_batch, by_head);
     judge(c, &d, 1, &wrong);
     if (wrong.n) fail_msg("%s: %s", c->diag.file[1].text.s, wrong.s);
     ag_program_buffers_free(&buffers);
@@ -170,7 +170,7 @@ static void run_random(const Compilation *c, const Case *shape) {
     assert_true(ag_check_data(&d, shape, c->fn.spec, 5));
     ag_check_poison(&d, c->fn.spec);
     if (!ag_simulate_program(c, &d.call, &buffers, &message)) fail_msg("%s: %s", c->diag.file[1].text.s, message.s);
-    check_map(c, &d.call, &buffers.tensor[ag_program_tiles(c->fn.spec)], by >> AX_B & 1, by & (1 << AX_H | 1 << AX_G));
+    check_map(c, &d.call, &buffers.tensor[ag_program_tiles(c->fn.spec, 0)], by >> AX_B & 1, by & (1 << AX_H | 1 << AX_G));
     judge(c, &d, 1, &wrong);
     if (wrong.n) fail_msg("%s: %s", c->diag.file[1].text.s, wrong.s);
     ag_program_buffers_free(&buffers);
@@ -281,7 +281,7 @@ static void test_workspace(void **state) {
     Compilation *c = compile_schedule(masks[9].spec, &s, "sm_80", D16, NULL);
     must_compile(c);
     const int64_t size[SZ_COUNT] = {[SZ_B] = 3, [SZ_HQ] = 4, [SZ_HKV] = 2, [SZ_SQ] = 65, [SZ_SK] = 100, [SZ_D] = 16, [SZ_DV] = 16};
-    int64_t tiles = ag_program_tiles(c->fn.spec), bytes = 4 * 4 * 3 * (1 + MAP_HEAD);
+    int64_t tiles = ag_program_tiles(c->fn.spec, 0), bytes = 4 * 4 * 3 * (1 + MAP_HEAD);
     assert_int_equal(ag_workspace_bytes(&c->meta, size), ag_workspace_place(&c->meta, size, (int)tiles) + bytes);
     assert_int_equal(ag_workspace_place(&c->meta, size, (int)tiles) < 512, 1);
     ag_compilation_free(c);

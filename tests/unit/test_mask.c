@@ -170,6 +170,23 @@ static void test_positions(void **state) {
     }
 }
 
+/* Branches that share a map: what makes it is apart from everything else. */
+static void test_branches(void **state) {
+    (void)state;
+    Fixture f = set_up("attention: a\ninputs: {doc: {i32: [b, k]}, k2: {dtype: [b, g, k, d]}}\nbranches:\n  x: {mask: \"doc[b, q] == doc[b, k]\"}\n"
+                       "  y: {keys: k2, mask: \"doc[b, q] == doc[b, k]\"}\noutput: x - y\n");
+    const attngen_arg k2 = {"k2", memory, {2048, 1024, 64, 1}, 0};
+    static _Alignas(256) char room[1 << 16]; /* of the first branch's result, too */
+    attngen_mask *mask;
+    assert_int_equal(attngen_mask_make(&mask, f.call, &doc, 1, room, sizeof room, NULL), ATTNGEN_OK);
+    assert_launches(1, 0);
+    assert_int_equal(launch_under(mask, &k2, NULL, NULL), ATTNGEN_OK);
+    assert_int_equal(launch_under(mask, &k2, &doc, NULL), ATTNGEN_OK);
+    assert_launches(1, 4);
+    attngen_mask_free(mask);
+    tear_down(&f);
+}
+
 static int start(void **state) {
     launches[0] = launches[1] = 0;
     return reset_fake(state) || make_root(state);
@@ -179,6 +196,6 @@ static int finish(void **state) { return drop_fake(state) || remove_root(state);
 
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, start, finish)
-    const struct CMUnitTest tests[] = {TEST(test_once), TEST(test_refusals), TEST(test_positions)};
+    const struct CMUnitTest tests[] = {TEST(test_once), TEST(test_refusals), TEST(test_positions), TEST(test_branches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
