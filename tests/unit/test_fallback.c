@@ -49,7 +49,7 @@ static void hear(void *payload, const char *message) {
     snprintf(warned, sizeof warned, "%s", message);
 }
 
-/* Compiles a shipped spec for sm_90a; what is known of the program. */
+/* Compiles a shipped spec, or a text, for sm_90a; what is known of the program. */
 static attngen_info compile(const char *name, int D, const char *schedule) {
     attngen_options o = ATTNGEN_OPTIONS_INIT;
     attngen_info info = {.version = ATTNGEN_INFO_VERSION};
@@ -60,7 +60,10 @@ static attngen_info compile(const char *name, int D, const char *schedule) {
     warned[0] = 0;
     o.arch = "sm_90a", o.warn = hear, o.cache_dir = root;
     assert_int_equal(attngen_create(&ctx, &o), ATTNGEN_OK);
-    assert_int_equal(attngen_shipped_spec(&spec, name), ATTNGEN_OK);
+    if (strchr(name, '\n'))
+        spec = (attngen_source){"spec.yaml", name, strlen(name)};
+    else
+        assert_int_equal(attngen_shipped_spec(&spec, name), ATTNGEN_OK);
     if (schedule) assert_int_equal(attngen_shipped_schedule(&how, schedule), ATTNGEN_OK);
     attngen_status s = attngen_compile(ctx, &p, &spec, schedule ? &how : NULL, &(attngen_dim){"D", D}, 1);
     if (s == ATTNGEN_E_NO_NVRTC) {
@@ -99,6 +102,20 @@ static void test_named(void **state) {
     assert_non_null(strstr(warned, "kerple under wgmma_d64 spills"));
 }
 
+/* Branches fall back together; here the map of tiles is what takes the registers. */
+static void test_branches(void **state) {
+    (void)state;
+    static const char text[] = "attention: t\ninputs: {doc: {i32: [b, k]}, k2: {dtype: [b, g, k, d]}}\nbranches:\n"
+                               "  a: {mask: \"k <= q and doc[b, q] == doc[b, k]\"}\n"
+                               "  c: {keys: k2, mask: \"k <= q and doc[b, q] == doc[b, k]\"}\noutput: a - 0.5 * c\n";
+    attngen_info info = compile(text, 64, NULL);
+    assert_string_equal(info.schedule, "wgmma_d64_element");
+    assert_true(info.spill_bytes <= 32);
+    assert_string_equal(warned, "");
+    info = compile(text, 64, "wgmma_d64");
+    assert_true(info.spill_bytes > 32);
+}
+
 /* graphormer spills under all that there is: the least, and a warning. */
 static void test_least(void **state) {
     (void)state;
@@ -111,6 +128,7 @@ static void test_least(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test_setup_teardown(test_taken_once, make_root, remove_root),
                                        cmocka_unit_test_setup_teardown(test_named, make_root, remove_root),
+                                       cmocka_unit_test_setup_teardown(test_branches, make_root, remove_root),
                                        cmocka_unit_test_setup_teardown(test_least, make_root, remove_root)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
