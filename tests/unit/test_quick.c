@@ -238,8 +238,8 @@ static void test_failure(void **state) {
     attngen_call *call;
     char note[1024];
     Args x = contiguous(64);
-    p->origin.nvrtc = strdup("/nowhere");
-    p->origin.cache_dir = strdup("");
+    free(p->origin.nvrtc), free(p->origin.cache_dir);
+    p->origin = (Origin){.cache_dir = strdup(""), .nvrtc = strdup("/nowhere")};
     assert_true(ag_quick_begin(p, next, 0, false));
     assert_int_equal(attngen_wait(ctx, p), ATTNGEN_E_NO_NVRTC);
     assert_non_null(strstr(attngen_errmsg(ctx), "/nowhere"));
