@@ -261,6 +261,7 @@ static ErrorBound bound_of(const attngen_program *program) {
         all.half_ulps = fmax(all.half_ulps, b.half_ulps);
         all.lse = fmax(all.lse, b.lse);
         all.picks = fmax(all.picks, b.picks);
+        all.scores = fmax(all.scores, b.scores);
     }
     return all;
 }
@@ -362,9 +363,31 @@ static bool judge_picks(Running *r) {
     return false;
 }
 
+static double *doubles(const HostCall *call, int64_t last) {
+    return calloc((size_t)(call->size[SZ_B] * call->size[SZ_HQ] * call->size[SZ_SQ] * last) + 1, sizeof(double));
+}
+
+static bool sways(const Running *r) { return r->bound.scores > 0 && !r->spec->nbranch && r->spec->normalize == NORMALIZE_SOFTMAX && !r->spec->weigh; }
+
+/* Into spread, how far the scores of the program that ran may move each row. */
+static bool find_sway(Running *r) {
+    HostCall own = r->data.call;
+    if (ag_has_prologue(r->spec)) ag_rows_use(&r->rows, r->spec, &own);
+    int64_t rows = own.size[SZ_B] * own.size[SZ_HQ] * own.size[SZ_SQ];
+    double *o = doubles(&own, r->spec->Dv);
+    bool ok = o && ag_reference_sway(r->spec, &own, o, r->spread);
+    for (int64_t i = 0; ok && i < rows; i++) r->spread[i] *= r->bound.scores;
+    free(o);
+    return ok;
+}
+
 static bool judge(Running *r) {
     if (!judge_rows(r) || !judge_picks(r)) return false;
-    r->bound.spread = r->spec->nbranch ? r->spread : NULL;
+    if (sways(r) && !find_sway(r)) {
+        snprintf(r->text, sizeof r->text, "out of memory");
+        return false;
+    }
+    r->bound.spread = r->spec->nbranch || sways(r) ? r->spread : NULL;
     Comparison c = ag_compare(r->spec, &r->data.call, r->bound, r->o, r->value[ROWV_LSE], r->naive_o);
     for (int i = ROWV_LSE + 1; i < ROWV_COUNT; i++) ag_compare_value(&c, &r->data.call, (RowValue)i, r->value[i], r->bound.lse);
     if (!c.ok)
@@ -390,10 +413,6 @@ static void report_case(Checker *k, Running *r, const char *where, bool (*engine
     *(c.ok ? &k->report->passed : &k->report->failed) += 1;
     if (k->opt->done) k->opt->done(k->opt->payload, &c);
     k->index++;
-}
-
-static double *doubles(const HostCall *call, int64_t last) {
-    return calloc((size_t)(call->size[SZ_B] * call->size[SZ_HQ] * call->size[SZ_SQ] * last) + 1, sizeof(double));
 }
 
 static bool prepare(Checker *k, Running *r) {

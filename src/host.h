@@ -91,6 +91,10 @@ void ag_reference_rows(const Spec *spec, const HostCall *call, bool of_k, double
 bool ag_prepare_call(const Spec *spec, const HostCall *call, PreparedCall *out);
 void ag_prepared_free(PreparedCall *p);
 
+/* By how much an element of a row of O moves at most, to first order, if each score is off by up to 1 nat: the largest, over channels, of the sum over the keys of p |v - o|.
+ * o [B, Hq, Sq, Dv], sway [B, Hq, Sq].  For softmax without branches and factors of weights.  false: out of memory. */
+bool ag_reference_sway(const Spec *spec, const HostCall *call, double *o, double *sway);
+
 /* ---- reference_program.c: the same for specs with branches; ag_reference and ag_naive come here.
  * With several branches lse is 0: there is no such thing. */
 bool ag_reference_program(const Spec *spec, const HostCall *call, double *o, double *lse);
@@ -109,8 +113,11 @@ void ag_reference_pool(const Spec *spec, const HostCall *call, int derive, doubl
 /* How far O may be off, by numerics class: `naive` times the naive error, and `half_ulps` of the row's largest output; LSE relatively by `lse`. */
 typedef struct ErrorBound {
     double naive, half_ulps, lse;
-    double picks;         /* by how much, in parts of the row's largest importance, a selection may prefer a block that matters less */
-    const double *spread; /* of a program, [B, Hq, Sq]: see ag_reference_spread; `half_ulps` times that is allowed besides; NULL: nothing */
+    double picks;  /* by how much, in parts of the row's largest importance, a selection may prefer a block that matters less */
+    double scores; /* by how much scores may be off, nats */
+    const double *
+        spread; /* [B, Hq, Sq], of a program: see ag_reference_spread; of another where scores may be off: `scores` times ag_reference_sway; `half_ulps` times that is allowed
+                             besides; NULL: nothing */
 } ErrorBound;
 double ag_half_ulp(DType t, double x);           /* half the distance between neighbouring values of a float type at magnitude x */
 ErrorBound ag_error_bound(const char *numerics); /* of a class such as "f32acc-ex2-n64-lazy8" */

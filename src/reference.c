@@ -339,6 +339,17 @@ void ag_row_exact(Row *r) {
     }
 }
 
+/* Into lse: the sum over the keys of p |v - o|, of the channel where that is largest. */
+static void row_sway(Row *r) {
+    ag_row_exact(r);
+    *r->lse = 0;
+    for (int64_t d = 0; d < r->Dv; d++) {
+        double sum = 0;
+        for (int64_t i = 0; i < r->n; i++) sum += r->x[i] * fabs(r->value[r->seen[i] * r->Dv + d] - r->o[d]);
+        *r->lse = fmax(*r->lse, sum);
+    }
+}
+
 /* Rounds to the storage type; what would overflow is kept, for it says nothing about precision. */
 static float stored(DType t, float x) {
     float y = ag_round_to(t, x);
@@ -466,6 +477,14 @@ bool ag_reference_values(const Spec *spec, const HostCall *call, double *o, doub
 
 bool ag_reference(const Spec *spec, const HostCall *call, double *o, double *lse) {
     return ag_reference_values(spec, call, o, (double *const[ROWV_COUNT]){[ROWV_LSE] = lse});
+}
+
+bool ag_reference_sway(const Spec *spec, const HostCall *call, double *o, double *sway) {
+    PreparedCall p;
+    assert(!spec->nbranch && spec->normalize == NORMALIZE_SOFTMAX && !spec->weigh);
+    bool ok = ag_prepare_call(spec, call, &p) && all_rows(spec, &p.call, o, (double *const[ROWV_COUNT]){[ROWV_LSE] = sway}, row_sway);
+    ag_prepared_free(&p);
+    return ok;
 }
 
 bool ag_naive(const Spec *spec, const HostCall *call, double *o, double *lse) {

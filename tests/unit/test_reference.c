@@ -417,6 +417,28 @@ static void test_bounds(void **state) {
     assert_true(ag_error_bound("f32acc-ex2-n128-spec14").naive == 2 && ag_error_bound("f32acc-ex2-n128-spec14").half_ulps == 2);
 }
 
+static double sway[ROOM];
+static void find_sway(Case *c) { assert_true(ag_reference_sway(c->spec, &c->call, c->naive_o, sway)); }
+
+/* One key cannot sway; of two with weights p and 1 - p each is 2 p (1 - p) of their distance away from the mean. */
+static void test_sway(void **state) {
+    (void)state;
+    Case *c = new_case((Sizes){1, 1, 1, 2, 2, 1, 2});
+    c->q[0] = 1, c->q[1] = 1, c->k[0] = 0, c->k[1] = (float)log(3);
+    c->v[0] = 10, c->v[1] = 1, c->v[2] = 20, c->v[3] = 1; /* the second channel stays */
+    c->use = find_sway;
+    run_spec(c, "attention: a\nscale: 1.0\nmask: k <= q\n");
+    expect_near(sway[0], 0, 1e-15);
+    expect_near(sway[1], 10 * 2 * 0.25 * 0.75, 1e-6); /* log(3) is a float */
+    free(c);
+}
+
+static void test_score_bounds(void **state) {
+    (void)state;
+    assert_true(ag_error_bound("f32acc-ex2-n64").scores == 0);
+    assert_true(ag_error_bound("f32acc-ex2-n64-tanh11").scores == 50 * 0x1p-11);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bounds),           cmocka_unit_test(test_formats_every_value),
@@ -427,7 +449,8 @@ int main(void) {
         cmocka_unit_test(test_empty_rows),       cmocka_unit_test(test_groups),
         cmocka_unit_test(test_strides),          cmocka_unit_test(test_lets_are_evaluated_once),
         cmocka_unit_test(test_naive_is_near),    cmocka_unit_test(test_compare),
-        cmocka_unit_test(test_compare_floor),
+        cmocka_unit_test(test_compare_floor),    cmocka_unit_test(test_sway),
+        cmocka_unit_test(test_score_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
