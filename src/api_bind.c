@@ -108,7 +108,8 @@ static attngen_status for_sizes(attngen_context *ctx, attngen_program **out, con
 
 /* For p and for what takes over from it. */
 static size_t workspace_of(const attngen_program *p, const int64_t *size) {
-    const ProgramMeta *next = ag_quick_meta(p);
+    const attngen_program *there = ag_quick_next(p);
+    const ProgramMeta *next = there ? &there->lowered->meta : ag_quick_meta(p);
     size_t own = (size_t)ag_workspace_bytes(&p->lowered->meta, size), later = next ? (size_t)ag_workspace_bytes(next, size) : 0;
     return own > later ? own : later;
 }

@@ -165,6 +165,8 @@ attngen_status attngen_wait(attngen_context *ctx, const attngen_program *program
     if (!program) return ag_fail(ctx, ATTNGEN_E_INVALID_ARG, "program is NULL");
     Quick *q = program->quick;
     if (!q) return ATTNGEN_OK;
+    if (q->process != getpid())
+        return ag_fail(ctx, ATTNGEN_E_UNSUPPORTED, "what is compiled behind the program is compiled in the process that this one was forked from");
     pthread_mutex_lock(&q->lock);
     while (!q->has_ended) pthread_cond_wait(&q->ended, &q->lock);
     pass_on(ctx, &q->warnings);

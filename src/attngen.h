@@ -115,9 +115,10 @@ ATTNGEN_API attngen_status attngen_compile(attngen_context *ctx, attngen_program
  * (all but ptx and cubin) work on such a program; attngen_launch does not. */
 ATTNGEN_API attngen_status attngen_lower(attngen_context *ctx, attngen_program **out, const attngen_source *spec, const attngen_source *schedule,
                                          const attngen_dim *dims, size_t ndims);
-/* Waits for what is compiled behind a program of a context with quick_start; returns at once for others.  From then on every launch of it, also into a graph that is captured, runs the
- * same kernels, and attngen_compile of the same inputs gives the program that takes over.  A failure: there is none, and the program stays as
- * it is.  Warnings of that compilation are given to `warn` of ctx here. */
+/* Waits for what is compiled behind a program of a context with quick_start; returns at once for others.  From then on calls bound to it run the same kernels, also into a graph that is
+ * captured, and attngen_compile of the same inputs gives the program that takes over.  attngen_bind may choose another program for its sizes, with a compilation of its own behind it: then
+ * wait for attngen_call_program of the call.  A call bound before stays with its first kernels if those that were meant spilled registers, and what was taken in their place needs more
+ * workspace; attngen_explain says so.  A failure: there is none, and the program stays as it is.  ATTNGEN_E_UNSUPPORTED: in a fork.  Warnings of that compilation go to `warn` of ctx. */
 ATTNGEN_API attngen_status attngen_wait(attngen_context *ctx, const attngen_program *program);
 /* The last reference waits for a thread that compiles, and so does the end of the process. */
 ATTNGEN_API void attngen_program_free(attngen_program *program);
@@ -174,7 +175,7 @@ typedef struct attngen_shape {
  * compiled for no number of query heads per KV head in particular is compiled for that of the shape. */
 ATTNGEN_API attngen_status attngen_bind(attngen_context *ctx, attngen_call **out, const attngen_program *program, const attngen_shape *shape);
 ATTNGEN_API void attngen_call_free(attngen_call *call);
-/* The program that the call launches, which lives as long as the call. */
+/* The program that the call was bound to, which lives as long as the call: it is launched, or with quick_start what takes over from it. */
 ATTNGEN_API const attngen_program *attngen_call_program(const attngen_call *call);
 /* Exact bytes of device workspace that attngen_launch needs for this call: 4 for each kernel whose persistent blocks share a counter of tiles, as for sm_90a with
  * a mask; the map of key tiles, where the mask has one; and for a spec with branches, a prologue or dot what its kernels hand on to each other. */

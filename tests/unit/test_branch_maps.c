@@ -55,6 +55,22 @@ static void test_which(void **state) {
     }
 }
 
+/* Cut to the length of a symbol they would have one name. */
+static void test_long_names(void **state) {
+    (void)state;
+    static const char text[] =
+        "attention: a_name_of_forty_seven_letters_and_no_fewer_than_tht\ninputs: {doc: {i32: [b, k]}, k2: {dtype: [b, g, k, d]}}\n"
+        "branches:\n  one: {mask: \"k <= q and " DOC "\"}\n  two: {keys: k2, mask: \"" DOC " and k <= q\"}\noutput: one - two\n";
+    Compilation *c = compiled(text, "sm_90a", NULL, 64, 2);
+    Str name[2];
+    int n = 0;
+    for (int i = 0; i < c->npart; i++)
+        if (c->part[i].kernel->kind == KERNEL_CLASSIFY) name[n++ % 2] = c->part[i].kernel->name;
+    assert_int_equal(n, 2);
+    assert_string_not_equal(name[0].s, name[1].s);
+    ag_compilation_free(c);
+}
+
 /* Its callers have brought the workspace of another program. */
 static void test_alone(void **state) {
     (void)state;
@@ -117,7 +133,7 @@ static void test_workspace(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_which), cmocka_unit_test(test_alone), cmocka_unit_test(test_results),
-                                       cmocka_unit_test(test_broken), cmocka_unit_test(test_workspace)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_which),   cmocka_unit_test(test_long_names), cmocka_unit_test(test_alone),
+                                       cmocka_unit_test(test_results), cmocka_unit_test(test_broken),     cmocka_unit_test(test_workspace)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

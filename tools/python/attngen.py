@@ -203,7 +203,8 @@ class Program:
         return data if what == "cubin" else data.decode()
 
     def wait(self):
-        """Of a Context with quick_start: waits until every launch, also one that is captured into a graph, runs the kernel that fits best."""
+        """Of a Context with quick_start: waits until every launch, also one that is captured into a graph, runs the kernel that fits best.  A spec with branches has to
+        be compiled with its `group`: else the first call of a shape compiles a program of its own, which this does not wait for."""
         _check(_lib.attngen_wait(self._ctx._handle, self._handle), self._ctx._handle)
 
     def _lookup(self, tensors, offset, scalars):
