@@ -563,7 +563,7 @@ static attngen_program *fallback(attngen_context *ctx, const Inputs *in, const T
  * target is none of them: without spills it is slower than one of wgmma with them, docs/performance.md.) */
 static attngen_program *without_spills(attngen_context *ctx, const Inputs *in, attngen_program *best) {
     const Target *t = best->lowered->fn.target;
-    bool end = !best->lowered->chosen || ctx->unstaged; /* of those without tiles of elements there is one for a spec, and no other to fall back to */
+    bool end = !best->lowered->chosen;
     for (int n = 1; !end && spills(best); n++) {
         attngen_program *p = fallback(ctx, in, t, n, &end), *worse = p;
         if (p && p->spill_bytes < best->spill_bytes) worse = best, best = p;

@@ -14,9 +14,9 @@ struct Quick {
     bool debug_hang;
     int device;
     _Atomic(attngen_program *) program; /* compiled, and loaded if there is a driver; NULL until then */
-    pthread_mutex_t lock;               /* of what follows */
+    pthread_mutex_t lock;               /* for whoever waits, and of warnings */
     pthread_cond_t ended;
-    bool has_ended;
+    atomic_bool has_ended; /* status and why do not change from then on */
     attngen_status status;
     Err why;
     Buf warnings; /* lines that its context would have had warned of */
@@ -89,7 +89,7 @@ static void *work(void *payload) {
     if (s != ATTNGEN_OK) attngen_program_free(p);
     pthread_mutex_lock(&q->lock);
     q->status = s;
-    q->has_ended = true;
+    atomic_store_explicit(&q->has_ended, true, memory_order_release);
     pthread_cond_broadcast(&q->ended);
     pthread_mutex_unlock(&q->lock);
     count(-1);
@@ -108,6 +108,9 @@ static bool start(Quick *q) {
 }
 
 bool ag_quick_begin(attngen_program *p, attngen_program *next, int device, bool debug_hang) {
+    Driver *driver;
+    Err none;
+    ag_driver_open(&driver, &none); /* before anything is registered for the exit, so that its own handlers run after the thread has ended */
     Quick *q = calloc(1, sizeof *q);
     if (!q) return false;
     q->process = getpid();
@@ -144,14 +147,12 @@ const ProgramMeta *ag_quick_meta(const attngen_program *p) { return p->quick ? &
 void ag_quick_note(const attngen_program *p, Err *e) {
     Quick *q = p->quick;
     const char *own = p->lowered->schedule_name, *next = q->lowered->lowered->schedule_name;
-    pthread_mutex_lock(&q->lock);
-    if (!q->has_ended)
+    if (!atomic_load_explicit(&q->has_ended, memory_order_acquire)) /* no lock: this is said of launches */
         ag_err(e, ATTNGEN_OK, "%s is being compiled: %s runs", next, own);
     else if (q->status != ATTNGEN_OK)
         ag_err(e, ATTNGEN_OK, "%s cannot be had: %.500s: %s runs", next, q->why.text, own);
     else
         ag_err(e, ATTNGEN_OK, "what was compiled behind %s does not take this call: %s runs", own, own);
-    pthread_mutex_unlock(&q->lock);
 }
 
 static void pass_on(const attngen_context *ctx, Buf *warnings) {

@@ -71,7 +71,7 @@ typedef struct attngen_options {
      * fails instead of hanging.  For whoever edits schedules; slow.  Kernels without mbarriers stay as they are, with a warning. */
     int debug_hang;
     /* From version 3 on.  1: the first launch comes early.  Without a schedule, and with no kernel of it on disk, attngen_compile compiles the spec under a shipped schedule that takes
-     * half the time, where there is one (docs/schedule.md), while a thread of the library compiles it under the one that fits best, and puts that on disk.  Launches run that one from the moment
+     * 0.5 to 0.7 of the time, where there is one (docs/schedule.md), while a thread of the library compiles it under the one that fits best, and puts that on disk.  Launches run that one from the moment
      * when it is there, also of calls that were bound before: results then change in their last bits, as the order of sums does.  See attngen_wait. */
     int quick_start;
 } attngen_options;

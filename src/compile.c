@@ -111,10 +111,11 @@ static bool is_shipped(const attngen_source *s) {
 
 static attngen_source default_schedule(Compilation *c, const Spec *spec, const Target *t, int64_t queries, int fallback) {
     Diag *d = &c->diag;
-    const char *name = c->unstaged ? ag_schedule_unstaged(spec, t)
-                       : c->quick  ? ag_schedule_quick(spec, t)
-                       : fallback  ? ag_schedule_fallback(spec, t, queries, fallback)
-                                   : ag_schedule_default(spec, t, queries);
+    bool fits = !c->unstaged && !c->quick; /* of the others there is one for a spec, and none behind it */
+    const char *name = fallback      ? (fits ? ag_schedule_fallback(spec, t, queries, fallback) : NULL)
+                       : c->unstaged ? ag_schedule_unstaged(spec, t)
+                       : c->quick    ? ag_schedule_quick(spec, t)
+                                     : ag_schedule_default(spec, t, queries);
     const Shipped *s = name ? find_schedule(name) : NULL;
     if (!s && name) ag_internal(d, "the default schedule `%s` is not among the shipped ones", name);
     if (!s && !name)

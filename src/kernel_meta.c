@@ -156,6 +156,25 @@ static void set_tiles(ProgramMeta *m, const Kernel *k) {
     if (number >= (int)m->ntensor) m->ntensor = (uint32_t)number + 1;
 }
 
+/* What the kernels of a program hand on to each other. */
+static void set_branch_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kernel *const *kernel, int n) {
+    for (int i = 0; i < spec->nderive; i++) set_derive(m, &m->tensor[ag_program_derive(spec, i)], spec, &spec->derive[i]);
+    for (int i = 0; i < spec->nbranch; i++) {
+        if (i > 0) {
+            m->tensor[ag_program_result(spec, i)] = m->tensor[TEN_O];
+            set_name(m->tensor[ag_program_result(spec, i)].name, spec->branch[i].name);
+        }
+        TensorMeta *lse = &m->tensor[ag_program_lse(spec, i)];
+        *lse = m->tensor[TEN_LSE];
+        set_name(lse->name, ag_fmt(k->arena, "lse of %.*s", STRF(spec->branch[i].name)));
+        TensorMeta *mean = &m->tensor[ag_program_mean(spec, i)];
+        *mean = m->tensor[TEN_MEAN];
+        set_name(mean->name, ag_fmt(k->arena, "mean weight of %.*s", STRF(spec->branch[i].name)));
+        set_inversion(m, k->arena, spec, i, chunk_of(kernel, n, spec, i));
+    }
+    for (uint32_t i = (uint32_t)ag_program_input(spec->ninput); i < m->ntensor; i++) m->tensor[i].buffer = 1;
+}
+
 static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kernel *const *kernel, int n) {
     for (int i = 0; i < TEN_COUNT; i++) {
         const KernelTensor *t = &k->tensor[i];
@@ -174,23 +193,9 @@ static void set_tensors(ProgramMeta *m, const Spec *spec, const Kernel *k, Kerne
         set_constant(rows, 3, spec->D + ag_dot_channels(spec));
         rows->buffer = 1;
     }
-    for (int i = 0; spec->nbranch && i < spec->nderive; i++) set_derive(m, &m->tensor[ag_program_derive(spec, i)], spec, &spec->derive[i]);
-    for (int i = 0; i < spec->nbranch; i++) {
-        if (i > 0) {
-            m->tensor[ag_program_result(spec, i)] = m->tensor[TEN_O];
-            set_name(m->tensor[ag_program_result(spec, i)].name, spec->branch[i].name);
-        }
-        TensorMeta *lse = &m->tensor[ag_program_lse(spec, i)];
-        *lse = m->tensor[TEN_LSE];
-        set_name(lse->name, ag_fmt(k->arena, "lse of %.*s", STRF(spec->branch[i].name)));
-        TensorMeta *mean = &m->tensor[ag_program_mean(spec, i)];
-        *mean = m->tensor[TEN_MEAN];
-        set_name(mean->name, ag_fmt(k->arena, "mean weight of %.*s", STRF(spec->branch[i].name)));
-        set_inversion(m, k->arena, spec, i, chunk_of(kernel, n, spec, i));
-    }
+    if (spec->nbranch) set_branch_tensors(m, spec, k, kernel, n);
     for (int i = 0; i < n; i++)
         if (kernel[i]->kind == KERNEL_CLASSIFY) set_tiles(m, kernel[i]);
-    for (uint32_t i = (uint32_t)ag_program_input(spec->ninput); spec->nbranch && i < m->ntensor; i++) m->tensor[i].buffer = 1;
 }
 
 /* What no kernel takes is no argument, or has no room in the workspace. */

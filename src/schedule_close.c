@@ -646,12 +646,13 @@ static bool is_for(const Choice *c, const Spec *spec, const Target *t, int64_t q
     return fits && wanted && (!c->max_queries || (queries >= 0 && queries <= c->max_queries));
 }
 
-/* What those are kept for among which one is chosen: the first of the list that there is one for. */
+/* What a schedule is kept for, and taken for nothing else. */
 typedef enum Kept { KEPT_BRANCHES, KEPT_ELEMENTS, KEPT_QUICK_START, KEPT_NOTHING } Kept;
 static Kept kept_for(const Choice *c) {
     return c->branches ? KEPT_BRANCHES : c->elements ? KEPT_ELEMENTS : c->quick_start ? KEPT_QUICK_START : KEPT_NOTHING;
 }
 
+/* The first by name of those kept for that, or of these the one for the fewest queries. */
 static const char *first_for(const Spec *spec, const Target *t, int64_t queries, Kept kept, bool staged) {
     const Shipped *shipped;
     const char *best = NULL;

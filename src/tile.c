@@ -62,6 +62,15 @@ const char *const ag_tile_op_name[] = {[TI_LET] = "let",
                                        [TI_BOUND] = "bound",
                                        [TI_CLASSIFY] = "classify"};
 
+/* A name longer than the metadata have room for is cut, and told apart from others cut to the same by a hash of the whole (FNV-1a). */
+static Str symbol(Arena *a, Str name) {
+    enum { MOST = META_NAME - 1, HEX = 8 };
+    uint32_t h = 2166136261u;
+    if (name.n <= MOST) return name;
+    for (int i = 0; i < name.n; i++) h = (h ^ (uint8_t)name.s[i]) * 16777619u;
+    return ag_fmt(a, "%.*s_%08x", MOST - HEX - 1, name.s, h);
+}
+
 Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name) {
     Kernel *k = NEW(d->arena, Kernel);
     k->d = d;
@@ -69,7 +78,7 @@ Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target
     k->spec = spec;
     k->sched = s;
     k->target = t;
-    k->name = name;
+    k->name = symbol(d->arena, name);
     k->key_loop = -1;
     k->pack = 1;
     k->queries = (int)s->f[F_TILE_M].v;

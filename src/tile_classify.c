@@ -12,7 +12,7 @@
 #include "program.h"
 #include "ranges.h"
 
-enum { WARPS = 16, THREADS = 32 * WARPS, PER_SM = 2, SYMBOL = 63, SUFFIX = 8 };
+enum { WARPS = 16, THREADS = 32 * WARPS, PER_SM = 2 };
 
 /* ---- which masks */
 
@@ -112,9 +112,7 @@ static Ref swap(void *payload, Ref r) {
 static Ref convert(Builder *x, Ref r) { return ag_node_rebuild(&x->k->nodes, &x->fn->math->nodes, r, swap, x); }
 
 static Kernel *begin(const Fn *fn) {
-    Str name = fn->spec->name, number = fn->branch ? ag_fmt(fn->d->arena, "%d", fn->number) : STR(""); /* names of branches may be cut to the same */
-    if (name.n > SYMBOL - SUFFIX) name.n = SYMBOL - SUFFIX;
-    Kernel *k = ag_kernel_new(fn->d, fn->spec, fn->sched, fn->target, ag_fmt(fn->d->arena, "%.*s_tiles%.*s", STRF(name), STRF(number)));
+    Kernel *k = ag_kernel_new(fn->d, fn->spec, fn->sched, fn->target, ag_fmt(fn->d->arena, "%.*s_tiles", STRF(fn->spec->name)));
     k->kind = KERNEL_CLASSIFY;
     k->nrole = 1;
     k->role[0] = (Role){.name = "all", .warps = WARPS};

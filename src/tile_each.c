@@ -6,7 +6,7 @@
 
 #include "program.h"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, SYMBOL = 63, SUFFIX = 8 };
+enum { WARPS = 8, THREADS = 32 * WARPS };
 
 typedef struct Builder {
     Kernel *k;
@@ -53,10 +53,8 @@ static void describe(Builder *x) {
 /* ---- kernels */
 
 static Builder begin(const Fn *fn, const char *suffix) {
-    Str name = fn->spec->name;
     Builder x = {.spec = fn->spec, .g = -1};
-    if (name.n > SYMBOL - SUFFIX) name.n = SYMBOL - SUFFIX;
-    x.k = ag_kernel_new(fn->d, fn->spec, fn->sched, fn->target, ag_fmt(fn->d->arena, "%.*s_%s", STRF(name), suffix));
+    x.k = ag_kernel_new(fn->d, fn->spec, fn->sched, fn->target, ag_fmt(fn->d->arena, "%.*s_%s", STRF(fn->spec->name), suffix));
     x.k->kind = KERNEL_EACH;
     x.k->nrole = 1;
     x.k->role[0] = (Role){.name = "all", .warps = WARPS};

@@ -10,7 +10,7 @@
 
 #include "program.h"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, PER_SM = 4, WINDOW = 1024, COLUMNS = 32, SYMBOL = 63, SUFFIX = 8 };
+enum { WARPS = 8, THREADS = 32 * WARPS, PER_SM = 4, WINDOW = 1024, COLUMNS = 32 };
 
 typedef struct Builder {
     Kernel *k;
@@ -124,11 +124,10 @@ static void work_tables(Builder *x, Ins *i, int step) {
 Kernel *ag_build_invert(const Fn *fn, int branch, int step) {
     static const char *const suffix[] = {"count", "scan", "invert"};
     static const TileOp of[] = {TI_COUNT_LISTS, TI_SCAN_LISTS, TI_INVERT_LISTS};
-    Str name = fn->spec->name;
     Builder x = {.spec = fn->spec, .b = &fn->spec->branch[branch], .branch = branch};
     assert(x.b->blocks.kind != FROM_NONE && x.b->per.n == 1);
-    if (name.n > SYMBOL - SUFFIX) name.n = SYMBOL - SUFFIX;
-    Kernel *k = x.k = ag_kernel_new(fn->d, fn->spec, fn->sched, fn->target, ag_fmt(fn->d->arena, "%.*s_%s%d", STRF(name), suffix[step], branch));
+    Str name = ag_fmt(fn->d->arena, "%.*s_%s%d", STRF(fn->spec->name), suffix[step], branch);
+    Kernel *k = x.k = ag_kernel_new(fn->d, fn->spec, fn->sched, fn->target, name);
     k->kind = KERNEL_INVERT;
     k->nrole = 1;
     k->role[0] = (Role){.name = "all", .warps = WARPS};

@@ -323,6 +323,7 @@ typedef struct Kernel {
 } Kernel;
 
 /* ---- tile.c: building and editing */
+/* name: its symbol, cut if it is too long for one. */
 Kernel *ag_kernel_new(Diag *d, const Spec *spec, const Schedule *s, const Target *t, Str name);
 static inline int ag_panel_cols(int cols) { return (cols + 63) / 64 * 64; } /* columns that a tile kept as panels takes */
 /* Panels of a tile that one TMA moves: all if they are full and more than one, 0: one at a time. */

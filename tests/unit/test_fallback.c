@@ -41,6 +41,21 @@ static void test_order(void **state) {
     }
 }
 
+/* Of schedules that read elements one by one, or are for a quick start, there is one for a spec: whoever asks for what is behind it hears of the end. */
+static void test_end(void **state) {
+    (void)state;
+    static const char text[] = "attention: a\ninputs: {x: {f32: [b, h, q, k]}}\nscore: s + x[b, h, q, k]\n";
+    const attngen_source spec = {"spec.yaml", text, strlen(text)};
+    const attngen_dim dims[] = {{"D", 64}};
+    for (int quick = 0; quick < 2; quick++) {
+        Compilation *c =
+            ag_compile(&(Request){.spec = &spec, .arch = "sm_90a", .dims = dims, .ndims = 1, .fallback = 1, .unstaged = !quick, .quick = quick});
+        assert_non_null(c);
+        assert_int_equal(c->diag.status, ATTNGEN_E_UNSUPPORTED);
+        ag_compilation_free(c);
+    }
+}
+
 /* ---- with NVRTC */
 
 static char warned[1024];
@@ -126,7 +141,9 @@ static void test_least(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test_setup_teardown(test_taken_once, make_root, remove_root),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order),
+                                       cmocka_unit_test(test_end),
+                                       cmocka_unit_test_setup_teardown(test_taken_once, make_root, remove_root),
                                        cmocka_unit_test_setup_teardown(test_named, make_root, remove_root),
                                        cmocka_unit_test_setup_teardown(test_branches, make_root, remove_root),
                                        cmocka_unit_test_setup_teardown(test_least, make_root, remove_root)};

@@ -11,30 +11,11 @@
 #include <sys/stat.h>
 
 #include "api.h"
-#include "counting_driver.h"
+#include "library_driver.h"
 #include "with_folder.h"
 
-/* ---- a driver that counts */
-
-enum { LIBRARIES = 4 };
-static char library[LIBRARIES]; /* by address: a library, its kernel and its function */
-static atomic_int nloaded, launches[LIBRARIES];
-
-static int c_load(CuLibrary *l, const void *code, int *jo, void **jv, unsigned nj, int *o, void **v, unsigned n) {
-    (void)code, (void)jo, (void)jv, (void)nj, (void)o, (void)v, (void)n;
-    int i = atomic_fetch_add(&nloaded, 1);
-    assert_true(i < LIBRARIES);
-    return *l = (CuLibrary)(void *)&library[i], 0;
-}
-static int c_kernel(CuKernel *k, CuLibrary l, const char *name) { return (void)name, *k = (CuKernel)(void *)l, 0; }
-static int c_launch(CuFunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CuStream stream,
-                    void **params, void **extra) {
-    (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream, (void)params, (void)extra;
-    atomic_fetch_add(&launches[(char *)(void *)f - library], 1);
-    return 0;
-}
-
-static Driver *counting_driver(void) { return driver_that_counts(c_load, c_kernel, c_launch); }
+static atomic_int nloaded;
+static int number_of_load(void) { return atomic_fetch_add(&nloaded, 1); }
 
 /* ---- programs and calls: causal, D 64, B 2, Hq 4, Hkv 2, Sq 8, Sk 16 */
 
@@ -71,7 +52,7 @@ typedef struct Fixture {
 
 /* A call of a program for sm_90a that counts as compiled and is loaded as library 0.  The context may know its NVRTC. */
 static Fixture set_up(attngen_context *ctx) {
-    Fixture f = {counting_driver(), ctx, NULL, NULL};
+    Fixture f = {library_driver(), ctx, NULL, NULL};
     const attngen_shape shape = {2, 4, 2, 8, 16, ATTNGEN_ALIGN_END};
     attngen_program *p = lowered(ctx);
     assert_int_equal(attngen_bind(f.ctx, &f.call, p, &shape), ATTNGEN_OK);
@@ -105,11 +86,6 @@ static void tear_down(Fixture *f) {
 static _Alignas(256) char space[4096];
 
 static attngen_status launch(const Fixture *f, const Args *x) { return attngen_launch(f->call, x->a, 4, space, sizeof space, NULL); }
-
-static void assert_launches(int of_main, int of_companion) {
-    assert_int_equal(launches[0], of_main);
-    assert_int_equal(launches[1], of_companion);
-}
 
 /* ---- which way */
 

@@ -144,7 +144,7 @@ def _source(given, shipped):
 class Context:
     """A target (the GPU `device`, or an architecture by name), the kernel cache and the last diagnostic.  To be used by one thread at a time.
     debug_hang: its kernels, where they wait on mbarriers, fail with a line that names the wait instead of hanging (docs/schedule.md); slower.
-    quick_start: a program that is not on disk comes sooner, under a schedule that compiles in half the time; the one that fits best is compiled beside, and takes
+    quick_start: a program that is not on disk comes sooner, under a schedule that compiles in less time; the one that fits best is compiled beside, and takes
     over when it is there, see Program.wait."""
 
     def __init__(self, arch=None, device=0, cache_dir=None, nvrtc=None, debug_hang=False, quick_start=False):
