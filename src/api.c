@@ -302,8 +302,8 @@ attngen_status attngen_program_info(const attngen_program *p, attngen_info *info
         .dtype = c->fn.spec->dtype == DT_F16 ? ATTNGEN_F16 : ATTNGEN_BF16,
         .threads = (int)largest_kernel(&c->meta)->threads,
         .shared_bytes = (int)largest_kernel(&c->meta)->shared_bytes,
-        .registers = p->registers,
-        .spill_bytes = p->spill_bytes,
+        .registers = p->report.registers,
+        .spill_bytes = p->report.spill_bytes,
         .from_disk_cache = p->from_disk,
     };
     return ATTNGEN_OK;
@@ -338,22 +338,37 @@ unsigned ag_nvrtc_flags(const Compilation *c, bool ptx) { return (ptx ? NVRTC_PT
 /* Bytes stored and loaded again in all: what is put aside once per tile, not in every step. */
 enum { SPILLS_TOLERATED = 32 };
 
-static bool spills(const attngen_program *p) { return p->spill_bytes > SPILLS_TOLERATED && !p->lowered->fn.kernel->bounded; }
+/* By how much its registers are too few: bytes spilled, or, which is worse, wgmma that is serialised. */
+static int shortage(const attngen_program *p) {
+    if (p->lowered->fn.kernel->bounded) return 0;
+    return p->report.serialised ? INT_MAX : p->report.spill_bytes > SPILLS_TOLERATED ? p->report.spill_bytes : 0;
+}
 
-/* Spills are a defect of a shipped schedule that was named if the compiler is one that it was made for, else the business of whoever chose schedule and compiler; where nobody chose,
+/* What there is to say of it, in buf. */
+static const char *shortage_text(const attngen_program *p, char *buf, size_t n) {
+    const PtxasReport *r = &p->report;
+    const char *arch = p->lowered->meta.arch;
+    if (r->serialised)
+        snprintf(buf, n, "has too few registers for its wgmma on %s (%d are used), which then wait for one another", arch, r->registers);
+    else
+        snprintf(buf, n, "spills %d bytes of registers per thread on %s (%d registers are used)", r->spill_bytes, arch, r->registers);
+    return buf;
+}
+
+/* Too few registers are a defect of a shipped schedule that was named if the compiler is one that it was made for, else the business of whoever chose schedule and compiler; where nobody chose,
  * and under no schedule there are none, of a long spec.  Those of a debug-hang build come from its bounded waits and say nothing of the schedule. */
-static attngen_status check_spills(attngen_context *ctx, const attngen_program *p) {
+static attngen_status check_registers(attngen_context *ctx, const attngen_program *p) {
     const Compilation *c = p->lowered;
-    if (p->spill_bytes == 0 || c->fn.kernel->bounded) return ATTNGEN_OK;
-    if (c->shipped && p->spill_bytes <= SPILLS_TOLERATED) return ATTNGEN_OK;
+    char text[256];
+    if (c->fn.kernel->bounded || (p->report.spill_bytes == 0 && !p->report.serialised)) return ATTNGEN_OK;
+    if (c->shipped && shortage(p) == 0) return ATTNGEN_OK;
     bool own = ag_scores_captured(c->fn.spec); /* what it reads per row, column and element takes registers as the spec says */
     if (c->shipped && !c->chosen && p->tuned && !own)
-        return ag_fail(ctx, ATTNGEN_E_COMPILE,
-                       "%s under the shipped schedule %s spills %d bytes of registers per thread on %s (%d registers are used)", c->meta.spec,
-                       c->schedule_name, p->spill_bytes, c->meta.arch, p->registers);
+        return ag_fail(ctx, ATTNGEN_E_COMPILE, "%s under the shipped schedule %s %s", c->meta.spec, c->schedule_name,
+                       shortage_text(p, text, sizeof text));
     if (!p->from_disk)
-        ag_warn(ctx, "%s under %s spills %d bytes of registers per thread on %s (%d registers are used): it will be slow%s", c->meta.spec,
-                c->schedule_name, p->spill_bytes, c->meta.arch, p->registers, p->tuned ? "" : "; NVRTC 12.9 or newer would do better");
+        ag_warn(ctx, "%s under %s %s: it will be slow%s", c->meta.spec, c->schedule_name, shortage_text(p, text, sizeof text),
+                p->tuned ? "" : "; NVRTC 12.9 or newer would do better");
     return ATTNGEN_OK;
 }
 
@@ -402,12 +417,11 @@ static attngen_status build_image(attngen_context *ctx, attngen_program *p, cons
     if (s != ATTNGEN_OK) return s;
     s = compile_units(ctx, c, key, &built);
     if (s == ATTNGEN_OK) {
-        const CacheEntry entry = {c->meta, built.image, built.size, built.registers, built.spill_bytes, built.tuned};
+        const CacheEntry entry = {c->meta, built.image, built.size, built.report, built.tuned};
         ag_cache_store(ctx->cache, key, &entry);
         p->image = built.image;
         p->size = built.size;
-        p->registers = built.registers;
-        p->spill_bytes = built.spill_bytes;
+        p->report = built.report;
         p->tuned = built.tuned;
         built.image = NULL;
     }
@@ -425,8 +439,7 @@ static attngen_status find_image(attngen_context *ctx, attngen_program *p, Cache
     if (!ag_cache_load(ctx->cache, key, &entry)) return ATTNGEN_OK;
     p->image = entry.cubin;
     p->size = entry.size;
-    p->registers = entry.registers;
-    p->spill_bytes = entry.spill_bytes;
+    p->report = entry.report;
     p->tuned = entry.tuned;
     p->from_disk = true;
     return ATTNGEN_OK;
@@ -559,14 +572,14 @@ static attngen_program *fallback(attngen_context *ctx, const Inputs *in, const T
     return NULL;
 }
 
-/* Where nobody chose the schedule and the kernel spills under it, the first fallback under which it does not; else the one under which it spills least.  (The kernel for the portable
+/* Where nobody chose the schedule and registers are too few under it, the first fallback under which they are not; else the one under which least is spilled.  (The kernel for the portable
  * target is none of them: without spills it is slower than one of wgmma with them, docs/performance.md.) */
-static attngen_program *without_spills(attngen_context *ctx, const Inputs *in, attngen_program *best) {
+static attngen_program *with_registers(attngen_context *ctx, const Inputs *in, attngen_program *best) {
     const Target *t = best->lowered->fn.target;
     bool end = !best->lowered->chosen;
-    for (int n = 1; !end && spills(best); n++) {
+    for (int n = 1; !end && shortage(best) > 0; n++) {
         attngen_program *p = fallback(ctx, in, t, n, &end), *worse = p;
-        if (p && p->spill_bytes < best->spill_bytes) worse = best, best = p;
+        if (p && shortage(p) < shortage(best)) worse = best, best = p;
         attngen_program_free(worse);
     }
     return best;
@@ -593,8 +606,8 @@ static attngen_status finish_image(attngen_context *ctx, attngen_program **p, co
     if (quick) return *p = quick, ATTNGEN_OK;
     if (!(*p)->image) s = build_image(ctx, *p, &key);
     if (s != ATTNGEN_OK) return s;
-    *p = without_spills(ctx, in, *p);
-    return check_spills(ctx, *p);
+    *p = with_registers(ctx, in, *p);
+    return check_registers(ctx, *p);
 }
 
 static attngen_status make_program(attngen_context *ctx, attngen_program **out, const Inputs *in) {

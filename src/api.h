@@ -72,7 +72,7 @@ struct attngen_program {
     Compilation *lowered;
     void *image; /* cubin; NULL: lowered only */
     size_t size;
-    int registers, spill_bytes;
+    PtxasReport report;
     bool tuned; /* as of Compiled */
     bool from_disk;
     pthread_mutex_t lock; /* of the three below while they are NULL; they never change after that */

@@ -29,6 +29,8 @@ enum { FORMAT = 6, NAME_BYTES = 64, STALE_SECONDS = 3600 };
 /* A change of ProgramMeta is a change of the format. */
 _Static_assert(sizeof(ProgramMeta) == 57752, "ProgramMeta changed: raise FORMAT and FORMAT_FOLDER, then this number");
 
+enum { TUNED = 1, SERIALISED = 2 };
+
 static const char magic[8] = "AGKERNEL";
 static const size_t max_entry = (size_t)256 << 20;
 
@@ -36,7 +38,7 @@ typedef struct Header {
     char magic[8];
     uint32_t format, key_bytes, meta_bytes;
     int32_t registers, spill_bytes;
-    uint32_t tuned;
+    uint32_t flags; /* TUNED, SERIALISED */
     uint64_t cubin_bytes, total_bytes;
 } Header;
 
@@ -242,9 +244,8 @@ static bool unpack(const uint8_t *p, CacheEntry *out) {
     memcpy(&out->meta, p, sizeof out->meta);
     if (!ag_meta_valid(&out->meta)) return false;
     out->size = (size_t)h.cubin_bytes;
-    out->registers = h.registers;
-    out->spill_bytes = h.spill_bytes;
-    out->tuned = h.tuned != 0;
+    out->report = (PtxasReport){h.registers, h.spill_bytes, (h.flags & SERIALISED) != 0};
+    out->tuned = (h.flags & TUNED) != 0;
     out->cubin = malloc(out->size);
     if (out->cubin) memcpy(out->cubin, p + sizeof out->meta, out->size);
     return true;
@@ -305,9 +306,9 @@ static uint8_t *pack(const CacheKey *key, const CacheEntry *e, size_t *n) {
     Header h = {.format = FORMAT,
                 .key_bytes = sizeof key->text,
                 .meta_bytes = sizeof e->meta,
-                .registers = e->registers,
-                .spill_bytes = e->spill_bytes,
-                .tuned = e->tuned};
+                .registers = e->report.registers,
+                .spill_bytes = e->report.spill_bytes,
+                .flags = (e->tuned ? TUNED : 0u) | (e->report.serialised ? SERIALISED : 0u)};
     size_t before = sizeof h + sizeof key->text + sizeof e->meta + e->size;
     *n = before + 16;
     uint8_t *p = malloc(*n);
@@ -444,7 +445,7 @@ static attngen_status list_file(Visit *v, int dir, const char *sub, const char *
     uint8_t *p = slurp(dir, name, &n, &damaged);
     if (p && entry_valid(p, n, NULL, sizeof(((CacheKey *)0)->text)) && unpack(p, &e) && e.cubin) {
         snprintf(line, sizeof line, "%s%.30s  %s %s D %d/%d  %zu bytes  %d registers  %d spilled\n", sub, name, e.meta.spec, e.meta.arch, e.meta.D,
-                 e.meta.Dv, n, e.registers, e.spill_bytes);
+                 e.meta.Dv, n, e.report.registers, e.report.spill_bytes);
     } else {
         snprintf(line, sizeof line, "%s%.30s  damaged\n", sub, name);
     }

@@ -207,12 +207,13 @@ static attngen_status prepare(Loaded *l, int dev, Err *e) {
 
 static bool is_ready(Loaded *l, int dev) { return dev < MAX_DEVICES && atomic_load_explicit(&l->ready[dev], memory_order_acquire); }
 
-/* Kernel i, which is in one of the libraries. */
-static attngen_status find_kernel(Loaded *l, uint32_t i, Err *e) {
-    int r = 0;
-    for (int k = 0; k < l->nlibrary; k++)
-        if ((r = l->driver->cu.library_kernel(&l->kernel[i], l->library[k], l->meta->kernel[i].name)) == 0) return ATTNGEN_OK;
-    return cu_err(l->driver, r, "cuLibraryGetKernel", e);
+/* Kernel i, which is in one of the libraries, made of these cubins: in which is read there, as a tool that watches the driver would report a library asked in vain. */
+static attngen_status find_kernel(Loaded *l, const ImageCubin *cubin, uint32_t i, Err *e) {
+    const char *name = l->meta->kernel[i].name;
+    int k = l->nlibrary - 1;
+    while (k > 0 && !ag_cubin_has(&cubin[k], name)) k--;
+    int r = l->driver->cu.library_kernel(&l->kernel[i], l->library[k], name);
+    return r == 0 ? ATTNGEN_OK : cu_err(l->driver, r, "cuLibraryGetKernel", e);
 }
 
 static attngen_status load(Loaded *l, int device, const ImageCubin *cubin, int n, Err *e) {
@@ -233,7 +234,7 @@ static attngen_status load(Loaded *l, int device, const ImageCubin *cubin, int n
         if (r != 0) s = cu_err(d, r, "cuLibraryLoadData", e);
         l->nlibrary += r == 0;
     }
-    for (uint32_t i = 0; s == ATTNGEN_OK && i < l->meta->nkernel; i++) s = find_kernel(l, i, e);
+    for (uint32_t i = 0; s == ATTNGEN_OK && i < l->meta->nkernel; i++) s = find_kernel(l, cubin, i, e);
     if (s == ATTNGEN_OK) s = prepare(l, dev, e);
     if (restore) d->cu.ctx_set(NULL);
     return s;

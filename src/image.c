@@ -1,5 +1,6 @@
 /* image.c: the code of a program.  Its kernels are compiled in units, side by side on the processors that there are, and what comes of them lies in one block of memory:
  * one cubin as it is, several behind a header that says how long each is. */
+#include <elf.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -36,6 +37,32 @@ int ag_image_cubins(const void *image, size_t size, ImageCubin out[META_KERNELS]
         at += aligned(h.size[i]);
     }
     return (int)h.n;
+}
+
+/* ---- which of them a kernel is in: its code is a section of its own, .text.NAME */
+
+/* A string of `size` bytes at p, of which it is not known whether they hold its end. */
+static bool same_name(const char *p, size_t size, const char *prefix, const char *name) {
+    size_t a = strlen(prefix), b = strlen(name);
+    return size > a + b && !memcmp(p, prefix, a) && !memcmp(p + a, name, b) && p[a + b] == 0;
+}
+
+bool ag_cubin_has(const ImageCubin *c, const char *kernel) {
+    Elf64_Ehdr head;
+    Elf64_Shdr names, section;
+    const char *p = c->data;
+    if (c->size < sizeof head) return false;
+    memcpy(&head, p, sizeof head);
+    if (head.e_shentsize != sizeof section || head.e_shoff > c->size || head.e_shnum > (c->size - head.e_shoff) / sizeof section) return false;
+    if (head.e_shstrndx >= head.e_shnum) return false;
+    memcpy(&names, p + head.e_shoff + head.e_shstrndx * sizeof names, sizeof names);
+    if (names.sh_offset > c->size || names.sh_size > c->size - names.sh_offset) return false;
+    for (int i = 0; i < head.e_shnum; i++) {
+        memcpy(&section, p + head.e_shoff + (size_t)i * sizeof section, sizeof section);
+        size_t at = section.sh_name;
+        if (at < names.sh_size && same_name(p + names.sh_offset + at, names.sh_size - at, ".text.", kernel)) return true;
+    }
+    return false;
 }
 
 static attngen_status join(const Compiled *part, int n, Compiled *out, Err *e) {
@@ -116,8 +143,10 @@ static void sum_up(const Queue *q, Compiled *out) {
     out->tuned = true;
     for (int i = 0; i < q->n; i++) {
         const Compiled *b = &q->job[i].built;
-        if (b->registers > out->registers) out->registers = b->registers;
-        if (b->spill_bytes > out->spill_bytes) out->spill_bytes = b->spill_bytes;
+        PtxasReport *r = &out->report;
+        if (b->report.registers > r->registers) r->registers = b->report.registers;
+        if (b->report.spill_bytes > r->spill_bytes) r->spill_bytes = b->report.spill_bytes;
+        r->serialised |= b->report.serialised;
         out->tuned &= b->tuned;
         ag_put(&log, "%s", b->log ? b->log : "");
     }

@@ -124,23 +124,28 @@ attngen_status ag_nvrtc_open(Nvrtc **out, const char *path, Err *e);
 void ag_nvrtc_close(Nvrtc *n);
 void ag_nvrtc_version(const Nvrtc *n, int *major, int *minor);
 enum { COMPILER_STACK = 16 << 20 }; /* bytes, of a thread that compiles, as NVRTC recurs */
+/* What ptxas says of a text: of the worst of its kernels. */
+typedef struct PtxasReport {
+    int registers, spill_bytes; /* per thread, stores + loads */
+    bool serialised;            /* one wgmma waits for the one before (C7511, C7512), since registers are short */
+} PtxasReport;
 typedef struct Compiled {
     void *image; /* malloc'ed */
     size_t size;
-    char *log;                  /* malloc'ed, NUL-terminated: ptxas resource report and warnings */
-    bool tuned;                 /* this NVRTC took every option of ag_nvrtc_options that is meant for the arch: shipped schedules do not spill */
-    int registers, spill_bytes; /* per thread, stores + loads, of the worst kernel, read from the ptxas report; 0 for PTX */
+    char *log;          /* malloc'ed, NUL-terminated: ptxas resource report and warnings */
+    bool tuned;         /* this NVRTC took every option of ag_nvrtc_options that is meant for the arch: shipped schedules do not spill */
+    PtxasReport report; /* all 0 for PTX */
 } Compiled;
 enum {
     NVRTC_PTX = 1, /* PTX text (NUL-terminated, size without it) instead of a cubin */
     NVRTC_SLOW = 2 /* what ptxas warns of by C75xx (serialised wgmma, ignored setmaxnreg) is meant to be: no error.  For debug-hang builds alone. */
 };
-/* flags: of the above.  ATTNGEN_E_COMPILE: e has the head of the log, out->log all of it; a warning C75xx of ptxas is one.  ATTNGEN_E_UNSUPPORTED: this NVRTC does not know the architecture.
+/* flags: of the above.  ATTNGEN_E_COMPILE: e has the head of the log, out->log all of it; a warning C75xx of ptxas is one, but for those that report.serialised is of.  ATTNGEN_E_UNSUPPORTED: this NVRTC does not know the architecture.
  * *out is to be freed whatever is returned. */
 attngen_status ag_nvrtc_compile(Nvrtc *n, const char *source, const char *arch, unsigned flags, Compiled *out, Err *e);
 void ag_compiled_free(Compiled *c);
-/* Reads a ptxas report.  warning (may be NULL) gets the first line with a C75xx, "" if there is none. */
-void ag_ptxas_report(const char *log, int *registers, int *spill_bytes, char *warning, size_t n);
+/* Reads a ptxas report.  warning (may be NULL) gets the first line with another C75xx than those of `serialised`, "" if there is none. */
+PtxasReport ag_ptxas_report(const char *log, char *warning, size_t n);
 
 /* ---- image.c: the code of a program, as one cubin or several in one block of memory */
 typedef struct ImageCubin {
@@ -152,6 +157,7 @@ typedef struct ImageCubin {
 attngen_status ag_image_compile(Nvrtc *n, const char *const *text, int ntext, const char *arch, unsigned flags, Compiled *out, int *failed, Err *e);
 /* The cubins of an image, in it; how many, 0 if it is none. */
 int ag_image_cubins(const void *image, size_t size, ImageCubin out[META_KERNELS]);
+bool ag_cubin_has(const ImageCubin *c, const char *kernel); /* false, too, where c is damaged */
 
 /* ---- cache.c: one file per entry, 128-bit XXH3 names, atomic publish */
 typedef struct Cache Cache;
@@ -174,7 +180,7 @@ typedef struct CacheEntry {
     ProgramMeta meta;
     void *cubin; /* malloc'ed */
     size_t size;
-    int registers, spill_bytes;
+    PtxasReport report;
     bool tuned; /* as of Compiled */
 } CacheEntry;
 bool ag_cache_load(Cache *c, const CacheKey *key, CacheEntry *out);       /* false: a miss, also for a damaged entry (which is removed) */

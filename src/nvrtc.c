@@ -114,12 +114,15 @@ static bool is_c75(const char *line) {
     return false;
 }
 
+/* C7511 and C7512, "wgmma.mma_async instructions are serialized due to insufficient register resources for the ...": as with spills, the text asks for more than a thread has. */
+static bool is_short_of_registers(const char *line) { return strstr(line, "serialized due to insufficient register resources") != NULL; }
+
 /* The lines read, as ptxas of CUDA 12.3 to 13.0 prints them:
  *   ptxas         .     2568 bytes stack frame, 3064 bytes spill stores, 5900 bytes spill loads
  *   ptxas info    : Used 32 registers, used 1 barriers, 2568 bytes cumulative stack size
  *   ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register requirement. */
-void ag_ptxas_report(const char *log, int *registers, int *spill_bytes, char *warning, size_t n) {
-    *registers = *spill_bytes = 0;
+PtxasReport ag_ptxas_report(const char *log, char *warning, size_t n) {
+    PtxasReport report = {0};
     if (warning && n) warning[0] = 0;
     for (const char *p = log; *p;) {
         size_t len = strcspn(p, "\n");
@@ -127,11 +130,14 @@ void ag_ptxas_report(const char *log, int *registers, int *spill_bytes, char *wa
         snprintf(line, sizeof line, "%.*s", (int)(len < sizeof line ? len : sizeof line - 1), p);
         int used = strstr(line, "Used ") ? number_before(line, " registers") : 0;
         int spill = number_before(line, " bytes spill stores") + number_before(line, " bytes spill loads");
-        if (used > *registers) *registers = used;
-        if (spill > *spill_bytes) *spill_bytes = spill;
-        if (warning && n && !warning[0] && is_c75(line)) snprintf(warning, n, "%s", line);
+        if (used > report.registers) report.registers = used;
+        if (spill > report.spill_bytes) report.spill_bytes = spill;
+        bool c75 = is_c75(line), shortage = c75 && is_short_of_registers(line);
+        report.serialised |= shortage;
+        if (warning && n && !warning[0] && c75 && !shortage) snprintf(warning, n, "%s", line);
         p += len + (p[len] == '\n');
     }
+    return report;
 }
 
 /* "sm_90a" -> 90; 0 if it is no architecture */
@@ -212,7 +218,7 @@ static attngen_status run(Nvrtc *n, NvrtcProgram p, const char *arch, unsigned f
     if (!out->log) return ag_err(e, ATTNGEN_E_NOMEM, "out of memory");
     if (r != NVRTC_OK) return compile_error(n, r, &o, out->log, e);
     char warning[512];
-    ag_ptxas_report(out->log, &out->registers, &out->spill_bytes, warning, sizeof warning);
+    out->report = ag_ptxas_report(out->log, warning, sizeof warning);
     if (warning[0] && !(flags & NVRTC_SLOW)) return ag_err(e, ATTNGEN_E_COMPILE, "the generated code does not compile as meant: %s", warning);
     return read_image(n, p, flags & NVRTC_PTX, out, e);
 }
@@ -234,9 +240,9 @@ attngen_status ag_nvrtc_compile(Nvrtc *n, const char *source, const char *arch, 
     if (s != ATTNGEN_OK) return s;
     bool fast = takes_fast(n, arch);
     s = compile(n, source, arch, flags, fast, out, e);
-    if (s == ATTNGEN_OK && fast && out->spill_bytes > 0) {
+    if (s == ATTNGEN_OK && fast && out->report.spill_bytes > 0) {
         Compiled slow = {0};
-        bool better = compile(n, source, arch, flags, false, &slow, e) == ATTNGEN_OK && slow.spill_bytes < out->spill_bytes;
+        bool better = compile(n, source, arch, flags, false, &slow, e) == ATTNGEN_OK && slow.report.spill_bytes < out->report.spill_bytes;
         Compiled worse = better ? *out : slow;
         if (better) *out = slow;
         ag_compiled_free(&worse);

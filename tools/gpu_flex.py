@@ -6,8 +6,10 @@
 
 bf16, forward.  FlexAttention is torch.compile(flex_attention, dynamic=False) with a BlockMask where there is a mask; B 1, S 16384, D 128, H 16 unless said:
 full, causal, ALiBi, softcap 20, a window (k <= q and q - k <= 1024), prefix 1024, eight documents of 2048 tokens, and causal with 32 query heads on 8 KV heads.
-Evoformer row attention (sets of 256 rows of 256 residues, 4 heads, with a bias by row and key and one by pair, D 64 and 128) and differential attention (two
-softmaxes over V twice as wide, lambda 0.2, D 64 and 128) run beside torch.compile of the formula.  Both sides get the same numbers.
+a neighbourhood of 5 x 5 x 5 tokens in a video of 64 frames of 16 x 16 (its mask is not one of intervals of positions).
+Evoformer row attention (sets of 256 rows of 256 residues, 4 heads, with a bias by row and key and one by pair, D 64 and 128), triangle attention (256 and 384 residues,
+4 heads, D 32, an eighth of the keys hidden) and differential attention (two softmaxes over V twice as wide, lambda 0.2, D 64 and 128) run beside torch.compile of the
+formula; differential attention over the eight documents beside two calls of FlexAttention and the difference, compiled together.  Both sides get the same numbers.
 
 Each contender is one call in a CUDA graph; contenders are shuffled in each round, L2 is overwritten before each run, times are medians; outputs are compared
 first.  attngen writes O and, where there is one, LSE; all that it does for a mask is in its time.  A BlockMask is made before, and its time is told apart:
@@ -53,6 +55,20 @@ inputs:
   pair: {dtype: [sets, h, q, k]}
 score: s + bias[b, k] + pair[b // rows, h, q, k]
 """
+
+
+DIFFERENTIAL_DOCUMENTS = """attention: differential_documents
+inputs:
+  q2: {dtype: [b, h, q, d]}
+  k2: {dtype: [b, g, k, d]}
+  doc: {i32: [b, k]}
+  share: {f32: []}
+branches:
+  a: {mask: "k <= q and doc[b, q] == doc[b, k]"}
+  c: {queries: q2, keys: k2, mask: "k <= q and doc[b, q] == doc[b, k]"}
+output: a - share * c
+"""
+HEIGHT, WIDTH, SIZE = 16, 16, 5  # of a frame and of the neighbourhood
 
 
 @dataclasses.dataclass
@@ -170,6 +186,13 @@ def document_of(inputs):
     return lambda b, h, q, k: (k <= q) & (doc[q] == doc[k])
 
 
+def natten_of(inputs):
+    r, frames = SIZE // 2, S // (HEIGHT * WIDTH)
+    near = lambda q, k, n: (k - q.clamp(r, n - 1 - r)).abs() <= r
+    frame, row, column = (lambda x: x // (HEIGHT * WIDTH)), (lambda x: x // WIDTH % HEIGHT), (lambda x: x % WIDTH)
+    return lambda b, h, q, k: near(frame(q), frame(k), frames) & near(row(q), row(k), HEIGHT) & near(column(q), column(k), WIDTH)
+
+
 def alibi_of(inputs):
     slope = inputs["slope"].clone()
     return lambda score, b, h, q, k: score - slope[h] * (q - k)
@@ -192,6 +215,29 @@ def evoformer(case, tensors, inputs):
     return Compiled(work)
 
 
+def triangle(case, tensors, inputs):
+    q, k, v = tensors
+    keep, edge = inputs["keep"].view(case.B, 1, 1, case.S), inputs["edge"]  # of one complex: [1, Hq, S, S]
+
+    def work():
+        scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(case.D) + edge
+        return torch.matmul(torch.softmax(scores.masked_fill(~keep, -math.inf), -1), v)
+
+    return Compiled(work)
+
+
+class FlexDifferential(Flex):
+    """One call: two of flex_attention and their difference, compiled together."""
+
+    def __init__(self, case, tensors, inputs):
+        q, k, v = tensors
+        mask, self.mask_s = self.block_mask(document_of(inputs), case.S)
+        torch._dynamo.reset()
+        one = lambda q, k: flex_attention(q, k, v, block_mask=mask)
+        self.call = torch.compile(lambda: one(q, k) - LAMBDA * one(inputs["q2"], inputs["k2"]), dynamic=False)
+        _, self.first_s = gpu_variants.timed(self.call)
+
+
 def differential(case, tensors, inputs):
     q, k, v = tensors
 
@@ -204,6 +250,7 @@ def differential(case, tensors, inputs):
 # ---- the cases
 
 CAUSAL = S * (S + 1) // 2
+DOCUMENTS = S // DOCUMENT * (DOCUMENT * (DOCUMENT + 1) // 2)
 
 
 def evoformer_case(sets, D):
@@ -214,13 +261,25 @@ def evoformer_case(sets, D):
     return Case(f"evoformer {sets} D {D}", EVOFORMER, evoformer, 256 * 256, 256 * sets, 256, 4, 4, D, bound={"sets": sets, "rows": 256}, inputs=inputs)
 
 
+def triangle_case(residues):
+    def inputs(case):
+        keep = torch.rand(1, residues, residues, device="cuda") > 1 / 8
+        return {"keep": keep, "edge": torch.randn(1, case.Hq, residues, residues, device="cuda", dtype=torch.bfloat16)}
+
+    return Case(f"triangle {residues}", "triangle_attention", triangle, residues**2, residues, residues, 4, 4, 32, params={"i": residues}, inputs=inputs)
+
+
+def second_queries_and_keys(case):
+    return {"q2": rows(case.B, case.Hq, case.S, case.D), "k2": rows(case.B, case.Hq, case.S, case.D), "share": torch.tensor(LAMBDA, device="cuda")}
+
+
+def documents(case):
+    return {"doc": (torch.arange(case.S, device="cuda") // DOCUMENT).int().expand(case.B, -1).contiguous()}
+
+
 def differential_case(B, S, D):
     heads = 2048 // D
-
-    def inputs(case):
-        return {"q2": rows(B, heads, S, D), "k2": rows(B, heads, S, D), "share": torch.tensor(LAMBDA, device="cuda")}
-
-    return Case(f"differential {B} x {S} D {D}", DIFFERENTIAL, differential, S * S, B, S, heads, heads, D, 2 * D, inputs=inputs, products=2)
+    return Case(f"differential {B} x {S} D {D}", DIFFERENTIAL, differential, S * S, B, S, heads, heads, D, 2 * D, inputs=second_queries_and_keys, products=2)
 
 
 CASES = [
@@ -240,12 +299,24 @@ CASES = [
         f"documents {S // DOCUMENT} x {DOCUMENT}",
         "document",
         flex(document_of),
-        S // DOCUMENT * (DOCUMENT * (DOCUMENT + 1) // 2),
-        inputs=lambda case: {"doc": (torch.arange(case.S, device="cuda") // DOCUMENT).int().expand(case.B, -1).contiguous()},
+        DOCUMENTS,
+        inputs=documents,
     ),
     Case("causal 32/8", "causal", flex(causal_of), CAUSAL, Hq=32, Hkv=8),
     *[evoformer_case(sets, D) for D in (64, 128) for sets in (1, 8, 32)],
     *[differential_case(B, S, D) for D in (64, 128) for B, S in ((32, 512), (8, 2048), (4, 4096))],
+    Case(f"natten {SIZE} x {SIZE} x {SIZE}", "natten_3d", flex(natten_of), S * SIZE**3, params={"height": HEIGHT, "width": WIDTH, "size": SIZE}),
+    *[triangle_case(residues) for residues in (256, 384)],
+    Case(
+        "differential documents",
+        DIFFERENTIAL_DOCUMENTS,
+        FlexDifferential,
+        DOCUMENTS,
+        D=64,
+        Dv=128,
+        inputs=lambda case: {**second_queries_and_keys(case), **documents(case)},
+        products=2,
+    ),
 ]
 
 

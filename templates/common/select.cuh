@@ -92,8 +92,9 @@ template <class R> LEAF void rank_blocks(u32 lists, u32 sums, int block0, int bl
     const bool in = query < min(R::QUERIES, queries);
     const u32 list = lists + (in ? query : 0) * (R::LIST_PITCH * 8), rows = sums + (in ? query : 0) * (R::PARTS * R::SUM_PITCH * 4);
     const u32 group = (R::LANES == 32 ? ~0u : (1u << R::LANES) - 1u) << (threadIdx.x % 32 / R::LANES * R::LANES);
-    u64 low = ld_shared_u64(list + (R::COUNT - 1) * 8), key[KEYS];       // what a block has to exceed; the list, once it is wanted
+    u64 low = 0, key[KEYS] = {};                                         // what a block has to exceed; the list, once it is wanted
     bool open = false;
+    if (in) low = ld_shared_u64(list + (R::COUNT - 1) * 8);
     ROLLED for (int j = lane; j - lane < R::BLOCKS; j += R::LANES) {
         const int block = block0 + j;
         u64 next = 0;
@@ -104,7 +105,7 @@ template <class R> LEAF void rank_blocks(u32 lists, u32 sums, int block0, int bl
             if (x != NEG_INF) next = rank_key(x, block);
         }
         for (u32 wait; (wait = __ballot_sync(~0u, next > low)) != 0;) {  // one of each query
-            if (!open) UNROLL for (int i = 0; i < KEYS; i++) key[i] = ld_shared_u64(list + (lane * KEYS + i) * 8);
+            if (!open && in) UNROLL for (int i = 0; i < KEYS; i++) key[i] = ld_shared_u64(list + (lane * KEYS + i) * 8);
             open = true;
             const int who = (wait & group) ? __ffs(wait & group) - 1 : (int)(threadIdx.x % 32);
             u64 x = __shfl_sync(~0u, next, who), before = __shfl_up_sync(~0u, key[KEYS - 1], 1, R::LANES);

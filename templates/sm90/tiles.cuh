@@ -3,10 +3,10 @@
 LEAF void slot_put(u32 slot, int x) { asm volatile("st.shared.s32 [%0], %1;" ::"r"(slot), "r"(x) : "memory"); }
 
 //@ leaf slot_get needs types LEAF uniform
-// What slot_put put there.
+// What slot_put put there, read by the lane that gives the slot free again.
 LEAF int slot_get(u32 slot) {
-    int x;
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(slot) : "memory");
+    int x = 0;
+    if (threadIdx.x % 32 == 0) asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(slot) : "memory");
     return uniform(x);
 }
 

@@ -55,7 +55,7 @@ static char image[5000];
 
 static CacheEntry entry(void) {
     for (size_t i = 0; i < sizeof image; i++) image[i] = (char)(i * 7 + i / 256);
-    return (CacheEntry){.meta = meta(), .cubin = image, .size = sizeof image, .registers = 168, .spill_bytes = 4};
+    return (CacheEntry){.meta = meta(), .cubin = image, .size = sizeof image, .report = {.registers = 168, .spill_bytes = 4, .serialised = true}};
 }
 
 static CacheKey key_of(const char *source) {
@@ -73,8 +73,8 @@ static const char *path_of(const CacheKey *k) {
 
 static bool is_entry(const CacheEntry *x) {
     CacheEntry e = entry();
-    return x->size == e.size && !memcmp(x->cubin, e.cubin, e.size) && !memcmp(&x->meta, &e.meta, sizeof e.meta) && x->registers == 168 &&
-           x->spill_bytes == 4;
+    return x->size == e.size && !memcmp(x->cubin, e.cubin, e.size) && !memcmp(&x->meta, &e.meta, sizeof e.meta) && x->report.registers == 168 &&
+           x->report.spill_bytes == 4 && x->report.serialised && !x->tuned;
 }
 
 static bool loads(Cache *c, const CacheKey *k) {

@@ -64,7 +64,7 @@ static void hear(void *payload, const char *message) {
     snprintf(warned, sizeof warned, "%s", message);
 }
 
-/* Compiles a shipped spec, or a text, for sm_90a; what is known of the program. */
+/* Compiles a shipped spec, or a text, for sm_90a; what is known of the program.  `warned` has the last warning, or what a named schedule is refused for. */
 static attngen_info compile(const char *name, int D, const char *schedule) {
     attngen_options o = ATTNGEN_OPTIONS_INIT;
     attngen_info info = {.version = ATTNGEN_INFO_VERSION};
@@ -84,6 +84,11 @@ static attngen_info compile(const char *name, int D, const char *schedule) {
     if (s == ATTNGEN_E_NO_NVRTC) {
         attngen_destroy(ctx);
         skip();
+    }
+    if (s == ATTNGEN_E_COMPILE && schedule) {
+        snprintf(warned, sizeof warned, "%s", attngen_errmsg(ctx));
+        attngen_destroy(ctx);
+        return info;
     }
     if (s != ATTNGEN_OK) fail_msg("%s", attngen_errmsg(ctx));
     assert_int_equal(attngen_program_info(p, &info), ATTNGEN_OK);
@@ -131,6 +136,29 @@ static void test_branches(void **state) {
     assert_true(info.spill_bytes > 32);
 }
 
+/* Too few registers for wgmma at all are worse than any spills: that schedule is left, too; named, it is refused as if it spilled. */
+static void test_serialised(void **state) {
+    (void)state;
+    static const char rows[] = "attention: t\nparams: {x: {float: 2.0}}\nscore: clamp(rsqrt(1 + abs(x + s)), -2, 2) * x\nrows: [lse, max]\n";
+    attngen_info info = compile(rows, 64, NULL);
+    assert_string_equal(info.schedule, "wgmma_d64_element");
+    assert_true(info.spill_bytes <= 32);
+    assert_string_equal(warned, "");
+    compile(rows, 64, "wgmma_d64");
+    assert_string_equal(warned, "t under the shipped schedule wgmma_d64 has too few registers for its wgmma on sm_90a (128 are used), which then wait "
+                                "for one another");
+}
+
+/* Under all that there is: one of them, and a warning. */
+static void test_serialised_everywhere(void **state) {
+    (void)state;
+    static const char text[] = "attention: t\ninputs: {small: {u8: [b, h, k]}}\nmask: k > (-16 if Sk < k - q and k == q - k else q - k)\n"
+                               "weigh: clamp(min((k - q - Hq) / 16, s) + (s if small[b, h, k] != k - q else s), -3, 3)\n";
+    attngen_info info = compile(text, 64, NULL);
+    assert_string_equal(info.arch, "sm_90a");
+    assert_non_null(strstr(warned, " has too few registers for its wgmma on sm_90a ("));
+}
+
 /* graphormer spills under all that there is: the least, and a warning. */
 static void test_least(void **state) {
     (void)state;
@@ -146,6 +174,8 @@ int main(void) {
                                        cmocka_unit_test_setup_teardown(test_taken_once, make_root, remove_root),
                                        cmocka_unit_test_setup_teardown(test_named, make_root, remove_root),
                                        cmocka_unit_test_setup_teardown(test_branches, make_root, remove_root),
+                                       cmocka_unit_test_setup_teardown(test_serialised, make_root, remove_root),
+                                       cmocka_unit_test_setup_teardown(test_serialised_everywhere, make_root, remove_root),
                                        cmocka_unit_test_setup_teardown(test_least, make_root, remove_root)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

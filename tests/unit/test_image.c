@@ -50,10 +50,12 @@ static void test_side_by_side(void **state) {
         assert_int_equal(cubin[i].size, one.size);
         assert_memory_equal(cubin[i].data, one.image, one.size);
         assert_int_equal((uintptr_t)cubin[i].data % 16, (uintptr_t)all.image % 16);
-        assert_true(one.registers <= all.registers);
+        assert_true(one.report.registers <= all.report.registers);
         char entry[] = "entry function 'a'";
         entry[sizeof entry - 3] = (char)('a' + i);
         assert_non_null(strstr(all.log, entry));
+        for (int k = 0; k < 3; k++) assert_int_equal(ag_cubin_has(&cubin[i], (char[]){(char)('a' + k), 0}), k == i);
+        assert_false(ag_cubin_has(&cubin[i], "") || ag_cubin_has(&cubin[i], "ab"));
         ag_compiled_free(&one);
     }
     ag_compiled_free(&all);
@@ -110,6 +112,35 @@ static void test_damaged(void **state) {
     assert_int_equal(ag_image_cubins("\177EL", 3, cubin), 0);
 }
 
+/* Of a cubin that is cut short or has wrong numbers nothing is read beyond its end, which sanitizers watch. */
+static void test_damaged_cubin(void **state) {
+    (void)state;
+    Compiled one;
+    Err e;
+    if (!nvrtc) skip();
+    assert_int_equal(ag_nvrtc_compile(nvrtc, kernels[0], "sm_90", 0, &one, &e), ATTNGEN_OK);
+    for (size_t n = 0; n < one.size; n += n < 128 ? 1 : 61) {
+        char *part = malloc(n ? n : 1);
+        assert_non_null(part);
+        memcpy(part, one.image, n);
+        ag_cubin_has(&(ImageCubin){part, n}, "a");
+        free(part);
+    }
+    char *copy = malloc(one.size);
+    assert_non_null(copy);
+    for (size_t at = 0; at < one.size; at += at < 64 ? 1 : 7) { /* the header byte by byte */
+        memcpy(copy, one.image, one.size);
+        copy[at] = (char)~copy[at];
+        ag_cubin_has(&(ImageCubin){copy, one.size}, "a");
+    }
+    memcpy(copy, one.image, one.size);
+    assert_true(ag_cubin_has(&(ImageCubin){copy, one.size}, "a"));
+    copy[0x28 + 7] = 1; /* e_shoff, far beyond the end */
+    assert_false(ag_cubin_has(&(ImageCubin){copy, one.size}, "a"));
+    free(copy);
+    ag_compiled_free(&one);
+}
+
 /* A program of several kernels, from the cache as from NVRTC; its cubin as an artefact is one, of all kernels. */
 static int count_elf(void *payload, const void *data, size_t n) {
     size_t *size = payload;
@@ -139,7 +170,7 @@ static void test_program(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_first_error), cmocka_unit_test(test_damaged),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_first_error), cmocka_unit_test(test_damaged), cmocka_unit_test(test_damaged_cubin),
                                        cmocka_unit_test(test_program)};
     return cmocka_run_group_tests(tests, open_nvrtc, close_nvrtc);
 }

@@ -397,7 +397,7 @@ static void test_compiles(void **state) {
         must_build(&b);
         ag_emit(&out, b.spec, b.kernel, STEPS, NULL);
         if (ag_nvrtc_compile(nvrtc, out.s, arch[i % LEN(arch)], 0, &c, &e) != ATTNGEN_OK) fail_msg("%s", e.text);
-        assert_int_equal(c.spill_bytes, 0);
+        assert_int_equal(c.report.spill_bytes, 0);
         if (c.log && strstr(c.log, "warning")) fail_msg("%s", c.log);
         ag_compiled_free(&c);
         ag_buf_free(&out);
