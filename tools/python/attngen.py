@@ -61,6 +61,14 @@ class _Arg(Structure):
     _fields_ = [("name", c_char_p), ("data", c_void_p), ("stride", c_int64 * MOST_DIMS), ("scalar", c_double)]
 
 
+def _tensor_arg(name, strides, address=None):
+    return _Arg(name.encode(), address, (c_int64 * MOST_DIMS)(*strides), 0.0)
+
+
+def _scalar_arg(name, value):
+    return _Arg(name.encode(), None, (c_int64 * MOST_DIMS)(), float(value))
+
+
 class _Info(Structure):
     _fields_ = (
         [("version", c_uint32)]
@@ -180,6 +188,14 @@ def _inputs_and_scalars(given):
     return inputs, {name: x for name, x in given.items() if name not in inputs}
 
 
+def _rows(q, lse, max, mean_weight):
+    """The outputs of a value for each query that a call asks for, by name: a tensor as it is, True as a new one."""
+    import torch
+
+    asked = {name: x for name, x in (("lse", lse), ("max", max), ("mean_weight", mean_weight)) if x is not None and x is not False}
+    return {name: torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if x is True else x for name, x in asked.items()}
+
+
 class Program:
     """A compiled spec, callable on CUDA tensors.  .info: what attngen_program_info tells, as attributes."""
 
@@ -287,8 +303,8 @@ class Program:
         except ValueError:
             _lib.attngen_call_free(handle)
             raise
-        args = [_Arg(name.encode(), None, (c_int64 * MOST_DIMS)(*tensors[name].stride()), 0.0) for name in names]
-        args += [_Arg(name.encode(), None, (c_int64 * MOST_DIMS)(), float(value)) for name, value in scalars.items()]
+        args = [_tensor_arg(name, tensors[name].stride()) for name in names]
+        args += [_scalar_arg(name, value) for name, value in scalars.items()]
         array = _Arg * len(args)
         args = array(*args)
         return handle, _lib.attngen_workspace(handle), array, args, bytes(args), names
@@ -320,12 +336,8 @@ class Program:
             o = torch.empty((*q.shape[:3], self.info.Dv), dtype=q.dtype, device=q.device)
         inputs, scalars = _inputs_and_scalars(more)
         tensors = {"q": q, "k": k, "v": v, "o": o, **inputs}
-        rows = []
-        for name, x in (("lse", lse), ("max", max), ("mean_weight", mean_weight)):
-            if x is None or x is False:
-                continue
-            tensors[name] = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if x is True else x
-            rows.append(tensors[name])
+        rows = _rows(q, lse, max, mean_weight)
+        tensors |= rows
         handle, size, array, _, template, names = self._lookup(tensors, offset, scalars)
         args = self._fill(template, tensors, names)
         if stream is None:
@@ -338,7 +350,7 @@ class Program:
         status = _lib.attngen_launch(handle, array.from_buffer(args), array._length_, data, room, getattr(stream, "cuda_stream", stream))
         if status:
             raise Error(status, _lib.attngen_launch_errmsg().decode(errors="replace"))
-        return (o, *rows) if rows else o
+        return (o, *rows.values()) if rows else o
 
 
 class Mask:
@@ -367,8 +379,8 @@ class Mask:
         _lib.attngen_mask_free(getattr(self, "_mask", None))
         _lib.attngen_call_free(getattr(self, "_call", None))
 
-    def __call__(self, q, k, v, o=None, lse=None, stream=None, **more):
-        """As Program.__call__."""
+    def __call__(self, q, k, v, o=None, lse=None, stream=None, max=None, mean_weight=None, **more):
+        """As Program.__call__, at the offset and in the workspace that the mask was made with."""
         import torch
 
         if (q.shape, k.shape, v.shape) != self._shapes:
@@ -376,11 +388,8 @@ class Mask:
         if o is None:
             o = torch.empty((*q.shape[:3], self._program.info.Dv), dtype=q.dtype, device=q.device)
         inputs, scalars = _inputs_and_scalars(more)
-        tensors = {"q": q, "k": k, "v": v, "o": o, **self._inputs, **inputs}
-        if lse is True:
-            lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-        if lse is not None and lse is not False:
-            tensors["lse"] = lse
+        rows = _rows(q, lse, max, mean_weight)
+        tensors = {"q": q, "k": k, "v": v, "o": o, **rows, **self._inputs, **inputs}
         takes = self._program._takes(self._call)
         args = []
         for name, x in tensors.items():
@@ -389,13 +398,13 @@ class Mask:
             if name not in takes:
                 raise ValueError(f"{self._program.info.name.decode()} takes no tensor {name}, but {', '.join(takes)}")
             self._program._check_tensor(name, x, takes[name])
-            args.append(_Arg(name.encode(), x.data_ptr(), (c_int64 * 4)(*x.stride()), 0.0))
-        args += [_Arg(name.encode(), None, (c_int64 * 4)(), float(x)) for name, x in {**self._scalars, **scalars}.items()]
+            args.append(_tensor_arg(name, x.stride(), x.data_ptr()))
+        args += [_scalar_arg(name, x) for name, x in {**self._scalars, **scalars}.items()]
         stream = torch.cuda.current_stream(q.device) if stream is None else stream
         status = _lib.attngen_mask_launch(self._mask, (_Arg * len(args))(*args), len(args), getattr(stream, "cuda_stream", stream))
         if status:
             raise Error(status, _lib.attngen_launch_errmsg().decode(errors="replace"))
-        return o if "lse" not in tensors else (o, lse)
+        return (o, *rows.values()) if rows else o
 
 
 def launch_notes():
