@@ -16,12 +16,13 @@ const Pass ag_pass[] = {
     {"tile", ag_pass_tile, true, MATH_FACTS, FACT_TILED, 0},
     {"split", ag_pass_split, true, MATH_FACTS | FACT_TILED, FACT_SPLIT, 0},
     {"pipeline", ag_pass_pipeline, true, FACT_TILED | FACT_SPLIT, FACT_PIPELINED, 0},
+    {"divide", ag_pass_divide, true, FACT_TILED | FACT_SPLIT | FACT_PIPELINED, FACT_DIVIDED, 0},
     {"place", ag_pass_place, true, FACT_TILED | FACT_SPLIT | FACT_PIPELINED, FACT_PLACED, 0},
     {NULL, NULL, false, 0, 0, 0},
 };
 
 /* By bit. */
-static const char *const fact_name[] = {"lowered", "simple", "axes", "range", "stream", "tiled", "split", "pipelined", "placed"};
+static const char *const fact_name[] = {"lowered", "simple", "axes", "range", "stream", "tiled", "split", "pipelined", "divided", "placed"};
 
 /* ---- passes */
 

@@ -15,7 +15,8 @@ enum {
     FACT_TILED = 1 << 5,     /* Tile IR is there, synchronous and single-stage */
     FACT_SPLIT = 1 << 6,     /* masked and plain steps are told apart */
     FACT_PIPELINED = 1 << 7, /* copies are asynchronous and ordered by waits and barriers */
-    FACT_PLACED = 1 << 8     /* shared-memory map, swizzles and arguments are set */
+    FACT_DIVIDED = 1 << 8,   /* Val.divides is set */
+    FACT_PLACED = 1 << 9     /* shared-memory map, swizzles and arguments are set */
 };
 
 /* One function being compiled. */
@@ -48,6 +49,7 @@ void ag_pass_online(Fn *fn);
 void ag_pass_tile(Fn *fn);
 void ag_pass_split(Fn *fn);
 void ag_pass_pipeline(Fn *fn);
+void ag_pass_divide(Fn *fn);
 void ag_pass_place(Fn *fn);
 void ag_flag_guard(Kernel *k, Block *b, Ref masked); /* pass_split.c: of the steps in b, only those with `masked` apply the guard */
 void ag_share_elements(Fn *fn);                      /* tile_elements.c: elements that all scores of a tile read are read once */

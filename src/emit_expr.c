@@ -109,8 +109,19 @@ static bool is_plain_division(const Emit *e, Ref r) {
     if (n->type != T_INT || (n->op != OP_FLOORDIV && n->op != OP_MOD)) return false;
     return ag_reach_among(e->k, e->reach, n->arg[0]).least >= 0 && ag_reach_among(e->k, e->reach, n->arg[1]).least >= ag_is_of_spec(e->k, r);
 }
+/* By a scalar that emit_let has made a Divider of. */
+static bool is_by_divider(const Emit *e, const Node *n) {
+    if (n->type != T_INT || (n->op != OP_FLOORDIV && n->op != OP_MOD)) return false;
+    const Node *by = &e->k->nodes.n[n->arg[1]];
+    return by->op == OP_VAL && e->k->val[by->index].divides && ag_varies_in_tile(e->k, n->arg[0]);
+}
 static Format format_of(const Emit *e, Ref r) {
     const Node *n = &e->k->nodes.n[r];
+    if (is_by_divider(e, n)) {
+        bool plain = is_plain_division(e, r), rest = n->op == OP_MOD;
+        const char *call = plain ? (rest ? "rem_by(%0, %1_by)" : "quot_by(%0, %1_by)") : rest ? "floor_mod_by(%0, %1_by)" : "floor_div_by(%0, %1_by)";
+        return (Format){call, NULL, P_ATOM};
+    }
     if (is_plain_division(e, r)) return (Format){n->op == OP_MOD ? "rem(%0, %1)" : "quot(%0, %1)", NULL, P_ATOM};
     if (n->type == T_INT && wrapping(n->op) && ag_reach_among(e->k, e->reach, r).wraps) return (Format){wrapping(n->op), NULL, P_ATOM};
     const char *f = ag_op[n->op].cuda, *bar = NULL; /* "float form|int form", but || is an operator */

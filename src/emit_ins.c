@@ -85,6 +85,7 @@ static void emit_let(Emit *e, const Ins *i) {
     const char *first = val(e, i->dst)->varies ? "" : "const ";
     ag_emit_line(e, "%s%s %s = %s;%s%s", first, c_type[val(e, i->dst)->scalar], name(e, i->dst), ag_emit_text(e, i->e[0]), behind ? " // " : "",
                  behind ? i->note : "");
+    if (val(e, i->dst)->divides) ag_emit_line(e, "const Divider %s_by = divider(%s);", name(e, i->dst), name(e, i->dst));
 }
 
 /* A block in braces: what it declares is gone after it. */

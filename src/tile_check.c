@@ -561,6 +561,7 @@ static void check_ins(Check *c, const Ins *i) {
     case TI_LET:
         require(c, is_in(c, i->dst, SPACE_SCALAR), "the destination is no scalar");
         if (is_in(c, i->dst, SPACE_SCALAR)) check_uniform(c, i->e[0], val(c, i->dst)->scalar);
+        require(c, !val(c, i->dst)->divides || (val(c, i->dst)->scalar == T_INT && ag_reach(c->k, i->e[0]).least >= 1), "a divisor may be below 1");
         break;
     case TI_SET:
         require(c, is_in(c, i->dst, SPACE_SCALAR) && val(c, i->dst)->varies && c->written[i->dst], "the destination is no scalar that varies");

@@ -65,6 +65,7 @@ static void put_operands(Dump *d, const Ins *i) {
         put_expr(d, i->e[0]);
         if (i->op == TI_MAP && k->val[i->dst].space == SPACE_FRAG && k->val[i->dst].type != DT_F32)
             ag_put(d->out, " as %s", ag_dtype_name[k->val[i->dst].type]);
+        ag_put(d->out, "%s", i->op == TI_LET && k->val[i->dst].divides ? ", divides" : "");
         break;
     case TI_LOOP: put_range(d, i); break;
     case TI_WHILE:

@@ -1,19 +1,3 @@
-//@ leaf floor_div needs LEAF
-// Integer division towards minus infinity; 0 if b is 0.
-LEAF int floor_div(int a, int b) {
-    if (b == 0) return 0;
-    int q = a / b;
-    return q - (a % b != 0 && (a < 0) != (b < 0));
-}
-
-//@ leaf floor_mod needs LEAF
-// Remainder with the sign of b, a - b * floor(a / b); 0 if b is 0.
-LEAF int floor_mod(int a, int b) {
-    if (b == 0) return 0;
-    int r = a % b;
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-}
-
 //@ leaf floor_fmod needs LEAF
 // The same of floats.
 LEAF float floor_fmod(float a, float b) {
@@ -21,14 +5,6 @@ LEAF float floor_fmod(float a, float b) {
     float r = fmodf(a, b);
     return r != 0.f && (r < 0.f) != (b < 0.f) ? r + b : r;
 }
-
-//@ leaf quot needs types LEAF
-// a / b of values that are not negative: half the instructions of a signed division.
-LEAF int quot(int a, int b) { return (int)((u32)a / (u32)b); }
-
-//@ leaf rem needs types LEAF
-// a % b of values that are not negative.
-LEAF int rem(int a, int b) { return (int)((u32)a % (u32)b); }
 
 //@ leaf wrap_add needs types LEAF
 // Sums, differences, products and magnitudes of ints that may leave 32 bits: they wrap around, where a signed operation has no value in C.

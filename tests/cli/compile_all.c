@@ -18,8 +18,8 @@ enum { NDIMS = sizeof head_dims / sizeof *head_dims, NTYPES = sizeof dtypes / si
 enum { SPILLS_TOLERATED = 32 }; /* as in api.c */
 static int passed, failed, no_nvrtc;
 static int serialised; /* the last one compiled has too few registers for wgmma, which a warning says */
-static int all_of_it; /* specs are given: take all that there is of them */
-static int turn;      /* number of the spec */
+static int all_of_it;  /* specs are given: take all that there is of them */
+static int turn;       /* number of the spec */
 
 static void hear(void *payload, const char *text) {
     (void)payload;
@@ -101,7 +101,8 @@ static int compile_with(attngen_context *ctx, const char *spec, const char *sche
     if (st == ATTNGEN_E_UNSUPPORTED) return 0;
     if (st == ATTNGEN_E_NO_NVRTC) return no_nvrtc = 1;
     const char *type = dtype == ATTNGEN_F16 ? "f16" : "bf16";
-    if (st == ATTNGEN_OK && !serialised && (info.spill_bytes <= SPILLS_TOLERATED || may_be_slow(spec) || may_spill(ctx, &s, dims, sched))) return passed++, 1;
+    if (st == ATTNGEN_OK && !serialised && (info.spill_bytes <= SPILLS_TOLERATED || may_be_slow(spec) || may_spill(ctx, &s, dims, sched)))
+        return passed++, 1;
     failed++;
     printf("FAILED %s under %s for %s, D %d, %s, group %d, block %d: ", spec, sched ? sched : "the default", attngen_arch(ctx), D, type, group,
            block);

@@ -120,7 +120,8 @@ static void compile(const char *text, size_t n, uint64_t seed, const char *arch)
     if (s == ATTNGEN_E_NO_NVRTC)
         skipped++;
     else if (s == ATTNGEN_OK || (s == ATTNGEN_E_UNSUPPORTED && is_refused(said)) ||
-             (s == ATTNGEN_E_COMPILE && (strstr(said, "spills") || strstr(said, "too few registers")))) /* what a random score takes says nothing of the schedule */
+             (s == ATTNGEN_E_COMPILE &&
+              (strstr(said, "spills") || strstr(said, "too few registers")))) /* what a random score takes says nothing of the schedule */
         passed++;
     else
         wrong(seed, arch, -1, said, text);

@@ -145,8 +145,9 @@ static void test_serialised(void **state) {
     assert_true(info.spill_bytes <= 32);
     assert_string_equal(warned, "");
     compile(rows, 64, "wgmma_d64");
-    assert_string_equal(warned, "t under the shipped schedule wgmma_d64 has too few registers for its wgmma on sm_90a (128 are used), which then wait "
-                                "for one another");
+    assert_string_equal(warned,
+                        "t under the shipped schedule wgmma_d64 has too few registers for its wgmma on sm_90a (128 are used), which then wait "
+                        "for one another");
 }
 
 /* Under all that there is: one of them, and a warning. */

@@ -164,10 +164,11 @@ static void test_wrapping_text(void **state) {
         {"abs(q * n) <= k", "wrap_abs(", NULL},
         {"-(q * n) % 3 <= k % 3", "wrap_sub(0, ", NULL},
         {"k <= q and q - k < n", NULL, "wrap_"},
-        {"k % max(n, 1) == 0", "rem(k", "floor_mod"},
+        {"k % max(n, 1) == 0", "rem_by(k", "floor_mod"},
         {"k % max(n, 0) == 0", "floor_mod(k", "rem(k"},
         {"k // (max(n, 1) * 2) % 3 == q % 2", "floor_div(k", "quot(k"},
-        {"k // (clamp(n, 1, 1000) * 2) % 3 == q % 2", "quot(k", "floor_div(k"},
+        {"k // (clamp(n, 1, 1000) * 2) % 3 == q % 2", "quot_by(k", "floor_div(k"},
+        {"(q - k) % max(n, 1) == 0", "floor_mod_by(q - k", "rem_by"},
     };
     for (int i = 0; i < LEN(forms); i++) {
         Buf spec = {0};

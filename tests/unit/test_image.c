@@ -170,7 +170,7 @@ static void test_program(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_first_error), cmocka_unit_test(test_damaged), cmocka_unit_test(test_damaged_cubin),
-                                       cmocka_unit_test(test_program)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_first_error), cmocka_unit_test(test_damaged),
+                                       cmocka_unit_test(test_damaged_cubin), cmocka_unit_test(test_program)};
     return cmocka_run_group_tests(tests, open_nvrtc, close_nvrtc);
 }

@@ -156,10 +156,11 @@ static void test_report(void **state) {
 /* Two warnings say that registers are short, which is no defect of the text as such; another beside them is. */
 static void test_report_of_shortage(void **state) {
     (void)state;
-    static const char pipeline[] = "ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient register "
-                                   "resources for the wgmma pipeline in the function 'f'\n",
-                      function[] = "ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient register "
-                                   "resources for the function 'f'\n";
+    static const char
+        pipeline[] = "ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient register "
+                     "resources for the wgmma pipeline in the function 'f'\n",
+        function[] = "ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient register "
+                     "resources for the function 'f'\n";
     char warning[128], both[sizeof pipeline + 64];
     assert_true(ag_ptxas_report(pipeline, warning, sizeof warning).serialised);
     assert_string_equal(warning, "");
@@ -320,7 +321,8 @@ int main(void) {
         TEST(test_dangling_link_is_passed_over),
         TEST(test_named_but_not_there),
         TEST(test_open_what_is_no_library),
-        cmocka_unit_test(test_report), cmocka_unit_test(test_report_of_shortage),
+        cmocka_unit_test(test_report),
+        cmocka_unit_test(test_report_of_shortage),
         cmocka_unit_test(test_compile),
         cmocka_unit_test(test_ptx),
         cmocka_unit_test(test_bad_code),
