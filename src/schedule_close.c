@@ -647,9 +647,11 @@ static bool is_for(const Choice *c, const Spec *spec, const Target *t, int64_t q
 }
 
 /* What a schedule is kept for, and taken for nothing else. */
-typedef enum Kept { KEPT_BRANCHES, KEPT_ELEMENTS, KEPT_QUICK_START, KEPT_NOTHING } Kept;
+typedef enum Kept { KEPT_BRANCHES, KEPT_ELEMENTS, KEPT_QUICK_ELEMENTS, KEPT_QUICK_START, KEPT_NOTHING } Kept;
 static Kept kept_for(const Choice *c) {
-    return c->branches ? KEPT_BRANCHES : c->elements ? KEPT_ELEMENTS : c->quick_start ? KEPT_QUICK_START : KEPT_NOTHING;
+    if (c->branches) return KEPT_BRANCHES;
+    if (c->quick_start) return c->elements ? KEPT_QUICK_ELEMENTS : KEPT_QUICK_START;
+    return c->elements ? KEPT_ELEMENTS : KEPT_NOTHING;
 }
 
 /* The first by name of those kept for that, or of these the one for the fewest queries. */
@@ -675,7 +677,7 @@ const char *ag_schedule_fallback(const Spec *spec, const Target *t, int64_t quer
     for (size_t i = 0; first && (shipped = ag_shipped_schedule(i)); i++) {
         Choice c = choice_at(i, shipped);
         c.max_loads = 0; /* that is about speed */
-        if (behind && c.elements && !c.branches && is_for(&c, spec, t, queries) && --n == 0) return shipped->name;
+        if (behind && kept_for(&c) == KEPT_ELEMENTS && is_for(&c, spec, t, queries) && --n == 0) return shipped->name;
         behind |= strcmp(shipped->name, first) == 0;
     }
     return NULL;
@@ -683,7 +685,9 @@ const char *ag_schedule_fallback(const Spec *spec, const Target *t, int64_t quer
 
 static const char *choose(const Spec *spec, const Target *t, int64_t queries, bool staged, bool quick) {
     const char *name = spec->joined ? first_for(spec, t, queries, KEPT_BRANCHES, staged) : NULL;
-    if (!name && (ag_reads_elements(spec) || spec->weigh || spec->joined)) name = first_for(spec, t, queries, KEPT_ELEMENTS, staged);
+    bool elements = ag_reads_elements(spec) || spec->weigh || spec->joined;
+    if (!name && elements && quick) name = first_for(spec, t, queries, KEPT_QUICK_ELEMENTS, staged);
+    if (!name && elements) name = first_for(spec, t, queries, KEPT_ELEMENTS, staged);
     if (!name && quick) name = first_for(spec, t, queries, KEPT_QUICK_START, staged);
     return name ? name : first_for(spec, t, queries, KEPT_NOTHING, staged);
 }

@@ -18,18 +18,21 @@ static void test_choice(void **state) {
         int D;
         const char *name;
     } row[] = {
-        {"attention: a\nmask: k <= q\n", "sm_90a", 64, "wgmma_d64_fast_compile"},
-        {"attention: a\n", "sm_90a", 128, "wgmma_d128_fast_compile"},
+        {"attention: a\nmask: k <= q\n", "sm_90a", 64, "wgmma_d128_quick"},
+        {"attention: a\n", "sm_90a", 128, "wgmma_d128_quick"},
         {"attention: a\nscore: s + k\n", "sm_90a", 192, "wgmma_d192_fast_compile"},
         {"attention: a\n", "sm_90a", 256, "wgmma_d256_fast_compile"},
-        {"attention: a\ninputs: {x: {f32: [b, h, q, k]}}\nscore: s + x[b, h, q, k]\n", "sm_90a", 128, "wgmma_d128_element"}, /* the default */
+        {"attention: a\ninputs: {x: {dtype: [b, h, q, k]}}\nscore: s + x[b, h, q, k]\n", "sm_90a", 64, "wgmma_d128_bias_quick"},
+        {"attention: a\ninputs: {x: {f32: [h, 9]}}\nscore: s + x[h, q - k]\n", "sm_90a", 128, "wgmma_d128_elements_quick"},
+        {"attention: a\nscore: s\nweigh: s\n", "sm_90a", 16, "wgmma_d128_elements_quick"},
+        {"attention: a\ninputs: {x: {f32: [h, 9]}}\nscore: s + x[h, q - k]\n", "sm_90a", 192, "wgmma_d192_elements"}, /* the default */
         {"attention: a\nmask: k <= q\n", "sm_90", 128, "mma_d128"},
         {"attention: a\nmask: k <= q\n", "sm_80", 64, "mma_d64"},
     };
     for (int i = 0; i < LEN(row); i++) {
         Compilation *c = compiled(row[i].spec, row[i].arch, NULL, row[i].D, 0);
         assert_string_equal(ag_schedule_quick(c->attention, ag_target_find(row[i].arch)), row[i].name);
-        assert_string_not_equal(c->schedule_name, "wgmma_d64_fast_compile");
+        assert_string_not_equal(c->schedule_name, "wgmma_d128_quick");
         ag_compilation_free(c);
     }
 }
@@ -53,7 +56,7 @@ static attngen_program *compile(attngen_context *ctx, const char *name, const ch
     else
         assert_int_equal(attngen_shipped_spec(&spec, name), ATTNGEN_OK);
     if (schedule) assert_int_equal(attngen_shipped_schedule(&how, schedule), ATTNGEN_OK);
-    attngen_status s = attngen_compile(ctx, &p, &spec, schedule ? &how : NULL, &(attngen_dim){"D", strchr(name, '\n') ? 128 : 64}, 1);
+    attngen_status s = attngen_compile(ctx, &p, &spec, schedule ? &how : NULL, &(attngen_dim){"D", strchr(name, '\n') ? 192 : 64}, 1);
     if (s == ATTNGEN_E_NO_NVRTC) {
         attngen_destroy(ctx);
         skip();
@@ -78,9 +81,9 @@ static void test_takes_over(void **state) {
     (void)state;
     attngen_context *ctx = context_with(1, NULL);
     attngen_program *p = compile(ctx, "causal", NULL), *again, *named;
-    assert_string_equal(schedule_of(p), "wgmma_d64_fast_compile");
+    assert_string_equal(schedule_of(p), "wgmma_d128_quick");
     assert_non_null(p->quick);
-    named = compile(ctx, "causal", "wgmma_d64_fast_compile"); /* it is on disk, and nothing is compiled behind it */
+    named = compile(ctx, "causal", "wgmma_d128_quick"); /* it is on disk, and nothing is compiled behind it */
     assert_true(on_disk(named));
     assert_null(named->quick);
     assert_int_equal(attngen_wait(ctx, p), ATTNGEN_OK);
@@ -109,12 +112,12 @@ static void test_nothing_behind(void **state) {
     static const struct {
         const char *spec, *schedule;
         int quick_start;
-    } row[] = {{"score_bias", NULL, 1}, {"causal", "wgmma_d64_exact", 1}, {"causal", NULL, 0}};
+    } row[] = {{"parallax", NULL, 1}, {"causal", "wgmma_d64_exact", 1}, {"causal", NULL, 0}};
     for (int i = 0; i < LEN(row); i++) {
         attngen_context *ctx = context_with(row[i].quick_start, NULL);
         attngen_program *p = compile(ctx, row[i].spec, row[i].schedule);
         assert_null(p->quick);
-        assert_null(strstr(schedule_of(p), "fast_compile"));
+        assert_null(strstr(schedule_of(p), "quick"));
         attngen_program_free(p);
         attngen_destroy(ctx);
     }
@@ -176,8 +179,7 @@ static void test_launches(void **state) {
     f.call->workspace = 0; /* as of a call whose next program turned out to need more */
     assert_int_equal(attngen_launch(f.call, x.a, 4, space, sizeof space, NULL), ATTNGEN_OK);
     assert_launches(2, 1);
-    assert_string_equal(attngen_launch_errmsg(),
-                        "what was compiled behind wgmma_d64_fast_compile does not take this call: wgmma_d64_fast_compile runs");
+    assert_string_equal(attngen_launch_errmsg(), "what was compiled behind wgmma_d128_quick does not take this call: wgmma_d128_quick runs");
     tear_down(&f);
 }
 
@@ -283,7 +285,7 @@ static attngen_program *lowered(attngen_context *ctx, const char *schedule) {
 static void test_failure(void **state) {
     (void)state;
     attngen_context *ctx = context_with(0, NULL);
-    attngen_program *p = lowered(ctx, "wgmma_d64_fast_compile"), *next = lowered(ctx, NULL);
+    attngen_program *p = lowered(ctx, "wgmma_d128_quick"), *next = lowered(ctx, NULL);
     attngen_call *call;
     char note[1024];
     Args x = contiguous(64);
@@ -296,7 +298,7 @@ static void test_failure(void **state) {
     assert_int_equal(attngen_bind(ctx, &call, p, &shape), ATTNGEN_OK);
     assert_int_equal(attngen_explain(call, x.a, 4, note, sizeof note), ATTNGEN_OK);
     assert_ptr_equal(strstr(note, "wgmma_d64 cannot be had: "), note);
-    assert_string_equal(note + strlen(note) - strlen(": wgmma_d64_fast_compile runs"), ": wgmma_d64_fast_compile runs");
+    assert_string_equal(note + strlen(note) - strlen(": wgmma_d128_quick runs"), ": wgmma_d128_quick runs");
     attngen_call_free(call);
     attngen_program_free(p);
     attngen_destroy(ctx);
