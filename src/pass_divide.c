@@ -12,7 +12,7 @@
 typedef struct Divide {
     Kernel *k;
     IntReaches reach;
-    bool *steady;         /* per value: a scalar that a TI_LET outside of loops defines */
+    bool *steady;         /* per value: a scalar that nothing but TI_LET outside of loops defines, in whatever role: there the Divider is declared */
     bool *varies, *keyed; /* per node: does it differ within a tile; from key to key? */
     bool *live;           /* per node: of the expression that is looked at */
 } Divide;
@@ -62,9 +62,16 @@ static void mark(Divide *d, Ref r) {
     }
 }
 
+/* Of the values that the instructions of b define: those by a TI_LET outside of loops, or the others. */
+static void note_defined(const Block *b, bool in_loop, bool by_let, bool *value, bool to) {
+    for (const Ins *i = b->first; i; i = i->next) {
+        if (i->dst >= 0 && (i->op == TI_LET && !in_loop) == by_let) value[i->dst] = to;
+        note_defined(&i->body, in_loop || i->op == TI_LOOP, by_let, value, to);
+    }
+}
+
 static void walk(Divide *d, const Block *b, bool in_loop) {
     for (const Ins *i = b->first; i; i = i->next) {
-        if (i->op == TI_LET && !in_loop) d->steady[i->dst] = !d->k->val[i->dst].varies;
         for (int e = 0; e < LEN(i->e) && in_loop; e++)
             if (i->e[e] && d->keyed[i->e[e]]) mark(d, i->e[e]);
         walk(d, &i->body, in_loop || i->op == TI_LOOP);
@@ -84,5 +91,7 @@ void ag_pass_divide(Fn *fn) {
         d.varies[i] = varies(k, n, d.varies);
         d.keyed[i] = (n->op == OP_AXIS && n->index == AX_K) || of_operands(n, d.keyed);
     }
+    for (int r = 0; r < k->nrole; r++) note_defined(&k->role[r].body, false, true, d.steady, true);
+    for (int r = 0; r < k->nrole; r++) note_defined(&k->role[r].body, false, false, d.steady, false);
     for (int r = 0; r < k->nrole; r++) walk(&d, &k->role[r].body, false);
 }

@@ -53,6 +53,26 @@ static void test_numbers(void **state) {
 
 /* ---- the pass */
 
+/* Told by another role through a slot it has no Divider, which emitted code would have to declare; beside it one that has. */
+static void test_told(void **state) {
+    (void)state;
+    static const char text[] = "attention: a\nparams: {n: {int: 3}}\ninputs: {w: {i32: [h]}}\n"
+                               "mask: k % max(w[h] // max(n, 1), 1) == 0 and k // clamp(w[h], 1, 9) % 2 == 0\n";
+    static const struct {
+        const char *arch;
+        int n;
+    } cases[] = {{"sm_80", 2}, {"sm_90a", 1}};
+    for (int i = 0; i < LEN(cases); i++) {
+        Compilation *c = compiled(text, cases[i].arch, NULL, 64, 0);
+        int declared = 0, n = 0;
+        for (const char *p = c->cu.s; (p = strstr(p, "_by = divider(")); p++) declared++;
+        for (int v = 0; v < c->fn.kernel->nval; v++) n += c->fn.kernel->val[v].divides;
+        assert_int_equal(n, cases[i].n);
+        assert_int_equal(declared, n);
+        ag_compilation_free(c);
+    }
+}
+
 /* The names of marked scalars, in order, each with a blank behind it. */
 static const char *marked(const char *text, const char *arch) {
     static char names[256];
@@ -93,6 +113,6 @@ static void test_marked(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers), cmocka_unit_test(test_marked)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers), cmocka_unit_test(test_marked), cmocka_unit_test(test_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
