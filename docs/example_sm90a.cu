@@ -133,7 +133,7 @@ LEAF void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "
 // Predicated in here: a branch around it costs causal attention at D 64 1 % by what ptxas makes of its key loop.
 LEAF int slot_get(u32 slot) {
     int x;
-    asm volatile("{\n.reg .pred p;\n.reg .u32 lane;\nmov.u32 lane, %%laneid;\nsetp.eq.u32 p, lane, 0;\nmov.s32 %0, 0;\n@p ld.shared.s32 %0, [%1];\n}" : "=r"(x) : "r"(slot) : "memory");
+    asm volatile("{\n.reg .pred p;\n.reg .u32 lane;\nmov.u32 lane, %%laneid;\nsetp.eq.u32 p, lane, 0;\nmov.s32 %0, 0;\n@p ld.shared.s32 %0, [%1];\n}" : "=&r"(x) : "r"(slot) : "memory");
     return uniform(x);
 }
 

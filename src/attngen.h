@@ -71,7 +71,7 @@ typedef struct attngen_options {
      * fails instead of hanging.  For whoever edits schedules; slow.  Kernels without mbarriers stay as they are, with a warning. */
     int debug_hang;
     /* From version 3 on.  1: the first launch comes early.  Without a schedule, and with no kernel of it on disk, attngen_compile compiles the spec under a shipped schedule that takes
-     * 0.5 to 0.7 of the time, where there is one (docs/schedule.md), while a thread of the library compiles it under the one that fits best, and puts that on disk.  Launches run that one from the moment
+     * 0.3 to 0.6 of the time, where there is one (docs/schedule.md), while a thread of the library compiles it under the one that fits best, and puts that on disk.  Launches run that one from the moment
      * when it is there, also of calls that were bound before: results then change in their last bits, as the order of sums does.  See attngen_wait. */
     int quick_start;
 } attngen_options;
@@ -107,7 +107,7 @@ typedef struct attngen_dim {
 #define ATTNGEN_BF16 17
 
 /* Compiles, or finds in memory or on disk, the kernels of `spec` under `schedule` (NULL: the shipped one that fits).
- * D defaults to 128, Dv to D, dtype to bf16.  Where the kernel spills registers under the shipped schedule that fits, one is taken under which it does not (docs/schedule.md);
+ * D defaults to 128, Dv to D, dtype to bf16.  Where the kernel has too few registers under the shipped schedule that fits, one is taken under which it has enough (docs/schedule.md);
  * or least; attngen_program_info has its name.  On success *out owns one reference; the same inputs give the same program. */
 ATTNGEN_API attngen_status attngen_compile(attngen_context *ctx, attngen_program **out, const attngen_source *spec, const attngen_source *schedule,
                                            const attngen_dim *dims, size_t ndims);
@@ -117,7 +117,7 @@ ATTNGEN_API attngen_status attngen_lower(attngen_context *ctx, attngen_program *
                                          const attngen_dim *dims, size_t ndims);
 /* Waits for what is compiled behind a program of a context with quick_start; returns at once for others.  From then on calls bound to it run the same kernels, also into a graph that is
  * captured, and attngen_compile of the same inputs gives the program that takes over.  attngen_bind may choose another program for its sizes, with a compilation of its own behind it: then
- * wait for attngen_call_program of the call.  A call bound before stays with its first kernels if those that were meant spilled registers, and what was taken in their place needs more
+ * wait for attngen_call_program of the call.  A call bound before stays with its first kernels if those that were meant had too few registers, and what was taken in their place needs more
  * workspace; attngen_explain says so.  A failure: there is none, and the program stays as it is.  ATTNGEN_E_UNSUPPORTED: in a fork.  Warnings of that compilation go to `warn` of ctx. */
 ATTNGEN_API attngen_status attngen_wait(attngen_context *ctx, const attngen_program *program);
 /* The last reference waits for a thread that compiles, and so does the end of the process. */

@@ -444,8 +444,8 @@ static attngen_status list_file(Visit *v, int dir, const char *sub, const char *
     if (is_temporary(name)) return ATTNGEN_OK;
     uint8_t *p = slurp(dir, name, &n, &damaged);
     if (p && entry_valid(p, n, NULL, sizeof(((CacheKey *)0)->text)) && unpack(p, &e) && e.cubin) {
-        snprintf(line, sizeof line, "%s%.30s  %s %s D %d/%d  %zu bytes  %d registers  %d spilled\n", sub, name, e.meta.spec, e.meta.arch, e.meta.D,
-                 e.meta.Dv, n, e.report.registers, e.report.spill_bytes);
+        snprintf(line, sizeof line, "%s%.30s  %s %s D %d/%d  %zu bytes  %d registers  %d spilled%s\n", sub, name, e.meta.spec, e.meta.arch, e.meta.D,
+                 e.meta.Dv, n, e.report.registers, e.report.spill_bytes, e.report.serialised ? ", wgmma serialised" : "");
     } else {
         snprintf(line, sizeof line, "%s%.30s  damaged\n", sub, name);
     }

@@ -113,7 +113,7 @@ static bool is_plain_division(const Emit *e, Ref r) {
 static bool is_by_divider(const Emit *e, const Node *n) {
     if (n->type != T_INT || (n->op != OP_FLOORDIV && n->op != OP_MOD)) return false;
     const Node *by = &e->k->nodes.n[n->arg[1]];
-    return by->op == OP_VAL && e->k->val[by->index].divides && ag_varies_in_tile(e->k, n->arg[0]);
+    return by->op == OP_VAL && e->k->val[by->index].divides && e->varying[n->arg[0]];
 }
 static Format format_of(const Emit *e, Ref r) {
     const Node *n = &e->k->nodes.n[r];

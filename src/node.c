@@ -331,3 +331,24 @@ static void print(const Printer *pr, Ref r, int outer) {
 void ag_node_print(Buf *out, const Nodes *p, Ref r, const char *(*leaf)(void *payload, const Node *n), void *payload) {
     print(&(Printer){out, p, leaf, payload}, r, 0);
 }
+
+bool *ag_nodes_apart(const Nodes *p) {
+    enum { MOST = 256 };
+    size_t len = (size_t)p->len;
+    bool *apart = NEWN(p->arena, bool, len);
+    int *readers = NEWN(p->arena, int, len), *size = NEWN(p->arena, int, len);
+    for (Ref r = 1; r < p->len; r++) {
+        const Node *n = &p->n[r];
+        for (int i = 0; i < ag_op[n->op].arity; i++) readers[n->arg[i]]++;
+        for (int i = 0; i < n->nsub; i++) readers[n->sub[i]]++;
+    }
+    for (Ref r = 1; r < p->len; r++) { /* operands have smaller indices */
+        const Node *n = &p->n[r];
+        int64_t sum = 1;
+        for (int i = 0; i < ag_op[n->op].arity; i++) sum += size[n->arg[i]];
+        for (int i = 0; i < n->nsub; i++) sum += size[n->sub[i]];
+        apart[r] = readers[r] > 1 && sum > MOST;
+        size[r] = apart[r] ? 1 : (int)(sum < INT32_MAX / 8 ? sum : INT32_MAX / 8);
+    }
+    return apart;
+}

@@ -47,6 +47,8 @@ bool ag_node_is_neg_inf(const Nodes *p, Ref r);
 /* Rebuilds `r` of `from` in `to` (may be the same pool), replacing every node for which swap(payload, ref) is non-zero by that Ref of `to`; local
  * simplifications of ag_fold_node are applied on the way. */
 Ref ag_node_rebuild(Nodes *to, const Nodes *from, Ref r, Ref (*swap)(void *payload, Ref r), void *payload);
+/* By node: do several read it, and would its text, what is below it written out as often as it is read, have more than 256 operations?  Such a one is a value of its own. */
+bool *ag_nodes_apart(const Nodes *p);
 /* The node that `n` simplifies to by constant folding and identities (x + 0, x * 1, true and x, select(true, a, b), min(x, x), not not x, ...): semantics of
  * ag_eval, nothing that changes a rounding, NaN or infinity. */
 Ref ag_fold_node(Nodes *p, Node n);

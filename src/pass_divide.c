@@ -31,10 +31,10 @@ static bool varies(const Kernel *k, const Node *n, const bool *known) {
     return of_operands(n, known);
 }
 
-bool ag_varies_in_tile(const Kernel *k, Ref r) {
-    bool *known = NEWN(k->arena, bool, (size_t)r + 1);
-    for (Ref i = 1; i <= r; i++) known[i] = varies(k, &k->nodes.n[i], known);
-    return known[r];
+bool *ag_varying(const Kernel *k) {
+    bool *known = NEWN(k->arena, bool, (size_t)k->nodes.len);
+    for (Ref i = 1; i < k->nodes.len; i++) known[i] = varies(k, &k->nodes.n[i], known);
+    return known;
 }
 
 static bool is_candidate(Divide *d, const Node *n) {
@@ -83,12 +83,11 @@ void ag_pass_divide(Fn *fn) {
     size_t len = (size_t)k->nodes.len;
     Divide d = {.k = k,
                 .steady = NEWN(k->arena, bool, (size_t)k->nval),
-                .varies = NEWN(k->arena, bool, len),
+                .varies = ag_varying(k),
                 .keyed = NEWN(k->arena, bool, len),
                 .live = NEWN(k->arena, bool, len)};
     for (Ref i = 1; i < k->nodes.len; i++) {
         const Node *n = &k->nodes.n[i];
-        d.varies[i] = varies(k, n, d.varies);
         d.keyed[i] = (n->op == OP_AXIS && n->index == AX_K) || of_operands(n, d.keyed);
     }
     for (int r = 0; r < k->nrole; r++) note_defined(&k->role[r].body, false, true, d.steady, true);

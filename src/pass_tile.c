@@ -131,7 +131,8 @@ static Ref swap_node(void *payload, Ref r) {
         return val(t, t->held[r] = ag_tiler_let(t, t->pre, ag_fmt(t->k->arena, "c%d", t->nonce++).s, element(t, r), NULL));
     /* In a register, as an instruction takes one operand from the arguments or one constant: ptxas spills scores for x * scale + 1 otherwise. */
     bool argument = n->op == OP_PARAM && t->m->spec->normalize != NORMALIZE_SOFTMAX;
-    bool worth = (ag_op[n->op].arity > 0 || n->op == OP_LOAD || argument) && own < t->level && (own == LEVEL_ONCE || n->type == T_FLOAT);
+    bool apart = own == LEVEL_ONCE && t->level == LEVEL_ONCE && r != t->root && t->apart[r];
+    bool worth = apart || ((ag_op[n->op].arity > 0 || n->op == OP_LOAD || argument) && own < t->level && (own == LEVEL_ONCE || n->type == T_FLOAT));
     if (worth) return val(t, materialise_low(t, r, own, NULL));
     return n->op == OP_LOAD ? element(t, r) : 0;
 }
@@ -155,10 +156,13 @@ static Ref replace_op(Nodes *p, Ref e, Op from, Op to) {
 
 Ref ag_tiler_expr(Tiler *t, Ref r, Level level) {
     Level outer = t->level;
+    Ref outer_root = t->root;
     t->level = level;
+    t->root = r;
     /* the root itself is what is being computed: only what is below it may be taken from elsewhere, unless it is held */
     Ref e = ag_node_rebuild(&t->k->nodes, &t->m->nodes, r, swap_node, t);
     t->level = outer;
+    t->root = outer_root;
     return t->coarse_tanh ? replace_op(&t->k->nodes, e, OP_TANH, OP_TANHA) : e;
 }
 
@@ -678,6 +682,7 @@ void ag_pass_tile(Fn *fn) {
                .fused = fn->fused,
                .no_lse = fn->no_lse};
     t.held = NEWN(fn->d->arena, int, (size_t)m->nodes.len);
+    t.apart = ag_nodes_apart(&m->nodes);
     for (int i = 0; i < m->nodes.len; i++) t.held[i] = -1;
     for (int i = 0; i < KERNEL_TENSORS; i++) t.shared[i] = -1;
     find_moving(&t);

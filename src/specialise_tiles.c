@@ -56,10 +56,14 @@ static Outline outline(Specialise *s) {
 /* ---- scalars that the loading thread tells */
 
 static bool divides(const Kernel *k, Ref r) {
-    const Node *n = &k->nodes.n[r];
-    if ((n->op == OP_FLOORDIV || n->op == OP_MOD) && k->nodes.n[n->arg[1]].op != OP_CONST) return true;
-    for (int i = 0; i < ag_op[n->op].arity; i++)
-        if (divides(k, n->arg[i])) return true;
+    bool *live = NEWN(k->arena, bool, (size_t)r + 1);
+    live[r] = true;
+    for (Ref i = r; i > 0; i--) { /* operands have smaller indices */
+        const Node *n = &k->nodes.n[i];
+        if (!live[i]) continue;
+        if ((n->op == OP_FLOORDIV || n->op == OP_MOD) && k->nodes.n[n->arg[1]].op != OP_CONST) return true;
+        for (int a = 0; a < ag_op[n->op].arity; a++) live[n->arg[a]] = true;
+    }
     return false;
 }
 

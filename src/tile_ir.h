@@ -362,8 +362,8 @@ typedef struct IntReaches { /* of the nodes below n, as far as they have been as
 } IntReaches;
 IntReach ag_reach(const Kernel *k, Ref r);
 IntReach ag_reach_among(const Kernel *k, IntReaches *all, Ref r); /* the same where many are asked for, and values have all that is known of them */
-bool ag_varies_in_tile(const Kernel *k, Ref r);                   /* from row to row, from key to key or from one to another channel; pass_divide.c */
-bool ag_nonneg(const Kernel *k, Ref r);                           /* int node that is provably >= 0 */
+bool *ag_varying(const Kernel *k);      /* by node: does it differ from row to row, from key to key or from one to another channel?  pass_divide.c */
+bool ag_nonneg(const Kernel *k, Ref r); /* int node that is provably >= 0 */
 bool ag_is_of_spec(const Kernel *k, Ref r); /* an operation or leaf that stands in the spec, and not one that attngen has made */
 
 /* ---- tile_dump.c, tile_check.c */

@@ -404,6 +404,7 @@ Kernel *ag_build_select(const Fn *fn, int derive) {
     k->rank = rank_of(&s, (int)tile_field(k, F_TILE_M), k->role[0].warps, (int)tile_field(k, F_TILE_N));
     s.t = (Tiler){.d = fn->d, .k = k, .m = s.local.math, .pre = &k->role[0].body, .here = &k->role[0].body, .j = -1};
     s.t.held = NEWN(fn->d->arena, int, (size_t)s.local.math->nodes.len);
+    s.t.apart = ag_nodes_apart(&s.local.math->nodes);
     for (int i = 0; i < s.local.math->nodes.len; i++) s.t.held[i] = -1;
     build(&s, picks);
     k->numerics = ag_fmt(fn->d->arena, "f32acc-ex2-n%d-select", (int)tile_field(k, F_TILE_N));

@@ -15,7 +15,9 @@ typedef struct Tiler {
     Block *pre, *step, *post; /* before, inside and after the key loop */
     Block *here;              /* where row values go now */
     Level level;              /* of the expression being built */
+    Ref root;                 /* math node that it is of */
     int *held;                /* per math node: tile value that holds it now, -1 */
+    bool *apart;              /* per math node: see ag_nodes_apart */
     bool *moves;              /* per math node: it reads carried values */
     int *fresh, *kept;        /* per carry: value after and before this step's update */
     Ref *todo;                /* bodies still to be computed in this step */

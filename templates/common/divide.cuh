@@ -54,5 +54,5 @@ LEAF int rem_by(int x, Divider d) { return x - quot_by(x, d) * d.by; }
 // Those of any value, towards minus infinity: the complement of a negative one is not negative.
 LEAF int floor_div_by(int x, Divider d) { return quot_by(x ^ x >> 31, d) ^ x >> 31; }
 
-//@ leaf floor_mod_by needs LEAF floor_div_by
-LEAF int floor_mod_by(int x, Divider d) { return x - floor_div_by(x, d) * d.by; }
+//@ leaf floor_mod_by needs types LEAF floor_div_by
+LEAF int floor_mod_by(int x, Divider d) { return (int)((u32)x - (u32)floor_div_by(x, d) * (u32)d.by); } // the product may be less than any int

@@ -567,7 +567,7 @@ static void test_list_and_clear(void **state) {
     assert_int_equal(ag_cache_list(c, collect, text), ATTNGEN_OK);
     char *second = strchr(text, '\n') + 1;
     assert_string_equal(strchr(text, ' '), strstr(text, "  causal sm_90 D 64/64"));
-    assert_non_null(strstr(second, "  168 registers  4 spilled\n"));
+    assert_non_null(strstr(second, "  168 registers  4 spilled, wgmma serialised\n"));
     assert_true(strcmp(text, second) < 0); /* sorted */
     assert_string_equal(strchr(second, '\n'), "\n");
     assert_int_equal(ag_cache_list(c, stop, &calls), ATTNGEN_E_IO);

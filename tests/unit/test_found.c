@@ -182,6 +182,29 @@ static void test_wrapping_text(void **state) {
     }
 }
 
+/* Each let names the one before twice, and all are the same for a whole tile: written out as often as they are named they would fill all memory. */
+static void chain(Buf *spec, int n, const char *first) {
+    ag_put(spec, "attention: a\nparams: {w: {int: 3}, n: {int: 4}}\ninputs: {hw: {i32: [h]}}\nlet:\n  a0: %s\n", first);
+    for (int i = 1; i < n; i++) ag_put(spec, "  a%d: (a%d // max(w, 1)) + (a%d %% max(n, 1))\n", i, i - 1, i - 1);
+    ag_put(spec, "mask: k %% max(a%d, 1) == 0\n", n - 1);
+}
+static void test_chain_of_lets(void **state) {
+    (void)state;
+    static const char *const archs[] = {"sm_80", "sm_90a"}, *const firsts[] = {"h + b + hw[h]", "hw[h]"};
+    for (int i = 0; i < 4; i++) {
+        Buf deep = {0}, shorter = {0}, dump = {0};
+        chain(&deep, 60, firsts[i % 2]);
+        Compilation *c = compiled(deep.s, archs[i / 2], NULL, 16, 0);
+        assert_true(strlen(c->cu.s) < 100000);
+        ag_tile_dump(&dump, c->fn.kernel);
+        assert_true(dump.n < 100000);
+        ag_compilation_free(c);
+        chain(&shorter, 12, firsts[i % 2]); /* where it is still some lets */
+        passes_on(archs[i / 2], shorter.s);
+        ag_buf_free(&deep), ag_buf_free(&shorter), ag_buf_free(&dump);
+    }
+}
+
 /* With the maximum put out beside the softmax's own the score stands in a step twice.  Its tile of elements was read again after it had been given back. */
 static void test_two_maxima(void **state) {
     (void)state;
@@ -212,8 +235,9 @@ static void test_row_scores_and_factors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wrapped_divisor), cmocka_unit_test(test_far_bounds), cmocka_unit_test(test_one_maximum),
-        cmocka_unit_test(test_constant_score),  cmocka_unit_test(test_told),       cmocka_unit_test(test_without_products),
-        cmocka_unit_test(test_wrapping_text),   cmocka_unit_test(test_two_maxima), cmocka_unit_test(test_row_scores_and_factors)};
+        cmocka_unit_test(test_wrapped_divisor),       cmocka_unit_test(test_far_bounds),    cmocka_unit_test(test_one_maximum),
+        cmocka_unit_test(test_constant_score),        cmocka_unit_test(test_told),          cmocka_unit_test(test_without_products),
+        cmocka_unit_test(test_wrapping_text),         cmocka_unit_test(test_chain_of_lets), cmocka_unit_test(test_two_maxima),
+        cmocka_unit_test(test_row_scores_and_factors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
