@@ -297,7 +297,6 @@ static void print_leaves(Emit *e, const Buf *body) {
 static Emit emit_of(const Kernel *k, Buf *out) {
     Emit e = {.k = k,
               .reach = NEW(k->arena, IntReaches),
-              .varying = ag_varying(k),
               .out = out,
               .elem = ag_dtype_name[k->spec->dtype],
               .lane_row = k->nrole > 1 ? "row_of_lane()" : "lane_row",

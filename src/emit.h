@@ -47,7 +47,6 @@ typedef struct Emit {
     bool head[KERNEL_TENSORS]; /* per tensor: the pointer to this block's batch and head has been printed */
     Base *base;                /* per Ref, in a map; NULL */
     IntReaches *reach;         /* of the kernel's nodes */
-    const bool *varying;       /* per Ref: does it differ within a tile? */
     Buf *arrays;               /* not NULL: constants of rows are elements of arrays, which are declared here */
     int row_tiles;             /* of such an array */
     InFlight flight;

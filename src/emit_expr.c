@@ -109,11 +109,11 @@ static bool is_plain_division(const Emit *e, Ref r) {
     if (n->type != T_INT || (n->op != OP_FLOORDIV && n->op != OP_MOD)) return false;
     return ag_reach_among(e->k, e->reach, n->arg[0]).least >= 0 && ag_reach_among(e->k, e->reach, n->arg[1]).least >= ag_is_of_spec(e->k, r);
 }
-/* By a scalar that emit_let has made a Divider of. */
+/* By a scalar that is declared with its Divider. */
 static bool is_by_divider(const Emit *e, const Node *n) {
     if (n->type != T_INT || (n->op != OP_FLOORDIV && n->op != OP_MOD)) return false;
     const Node *by = &e->k->nodes.n[n->arg[1]];
-    return by->op == OP_VAL && e->k->val[by->index].divides && e->varying[n->arg[0]];
+    return by->op == OP_VAL && e->k->val[by->index].divides;
 }
 static Format format_of(const Emit *e, Ref r) {
     const Node *n = &e->k->nodes.n[r];

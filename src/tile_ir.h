@@ -37,7 +37,7 @@ typedef struct Val {
     int below;     /* scalars: 1 + the size (SZ_*) that it is below, and not negative, wherever a tile is computed; 0: not known */
     bool captured; /* scalars: computed from elements of captured tensors, so an int may be any */
     bool varies;   /* scalars: TI_SET changes it */
-    bool divides;  /* scalars: an int from 1 on by which steps divide what differs within a tile; set by divide */
+    bool divides;  /* scalars: an int from 1 on by which steps divide what differs from key to key: a Divider; set by divide */
     bool panels;   /* shared: kept as panels of 64 columns, a panel being rows x 128 bytes with 128-byte swizzle: what TMA writes and wgmma reads */
     bool fetched;  /* fragments: elements of a captured tensor, packed by pairs of columns as they lie there; read ahead of the step's products */
     bool lasting;  /* fragments: what one block of the role writes another reads */
@@ -362,8 +362,7 @@ typedef struct IntReaches { /* of the nodes below n, as far as they have been as
 } IntReaches;
 IntReach ag_reach(const Kernel *k, Ref r);
 IntReach ag_reach_among(const Kernel *k, IntReaches *all, Ref r); /* the same where many are asked for, and values have all that is known of them */
-bool *ag_varying(const Kernel *k);      /* by node: does it differ from row to row, from key to key or from one to another channel?  pass_divide.c */
-bool ag_nonneg(const Kernel *k, Ref r); /* int node that is provably >= 0 */
+bool ag_nonneg(const Kernel *k, Ref r);                           /* int node that is provably >= 0 */
 bool ag_is_of_spec(const Kernel *k, Ref r); /* an operation or leaf that stands in the spec, and not one that attngen has made */
 
 /* ---- tile_dump.c, tile_check.c */
